@@ -1,0 +1,145 @@
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::{
+    Attempt, Capabilities, Capability, Error, ErrorKind, Lease, LockInfo, Name, Released, Renewal,
+    Request, Result, wait,
+};
+
+/// A store that can hold locks.
+///
+/// A backend makes **single attempts**; core does everything else: it waits, queues the tasks of one client, keeps
+/// deadlines, renews, tells of losses, counts re-entries and statistics, and cleans up after dropped futures and lost replies.
+/// Write [`try_acquire`](Backend::try_acquire), [`renew`](Backend::renew), [`release`](Backend::release) and
+/// [`abandon`](Backend::abandon), say what the store can do in [`capabilities`](Backend::capabilities), and run the
+/// conformance suite (`dlock-conformance`) against it.
+///
+/// # What must hold
+///
+/// - The owner in the store is [`Request::attempt`]. Every change compares it in the same atomic step (C6).
+/// - `try_acquire` with the same attempt twice is one hold: stores and proxies re-send requests (C15).
+/// - `renew`, `release` and `abandon` of a hold that is gone change nothing and say so.
+/// - **Every future may be dropped at any await point.** What it may have left in the store is then removed by `abandon`, which
+///   core calls with the same request. After `abandon` has returned `Ok`, that attempt holds nothing, waits nowhere,
+///   and cannot take effect later, even when a request of it is still under way to the store (C13).
+/// - Contention is [`Attempt::Busy`], and an error is an error: a store out of reach is [`ErrorKind::Unreachable`] or
+///   [`ErrorKind::TimedOut`], never busy (C5). Wrong credentials are [`ErrorKind::Denied`].
+/// - Names and labels are data: bind or escape them (C3).
+/// - No panics, no secrets in `Debug` output or errors.
+#[async_trait]
+pub trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// What this store can do. It never changes after the backend was made.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Which store this is, without secrets, for people and for the order of a
+    /// [`MultiLock`](crate::MultiLock)'s members: two clients of the same store give the same text.
+    fn identity(&self) -> &str;
+
+    /// One attempt, without waiting for a holder.
+    ///
+    /// `Held` carries a [`Lease`] counted from the moment just before the request was sent. `Busy` is proof that nothing of
+    /// this attempt is left in the store.
+    ///
+    /// # Errors
+    ///
+    /// Anything that is neither; [`Error::held_now`] tells whether the attempt may have succeeded.
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt>;
+
+    /// Waits for the lock, until the request's deadline if it has one.
+    ///
+    /// The default asks again with randomised pauses. A store with a queue or a notification overrides it, and then
+    ///
+    /// - calls [`Request::mark_contended`] once the store has said that others hold the lock,
+    /// - answers `Busy` at the deadline, with nothing left in the store. It may also leave that to core, which drops the future
+    ///   at the deadline and calls `abandon`,
+    /// - returns an error when the store can no longer be reached: core then decides whether to try again.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_acquire`](Backend::try_acquire).
+    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+        wait::poll(self, request).await
+    }
+
+    /// Extends many leases with as few trips as the store allows, one answer for each, in order.
+    ///
+    /// A session store proves with one trip, sent after this call began, that its session lives (and that each hold is
+    /// still there, where that costs no further trip).
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal>;
+
+    /// Frees a hold if it is still ours: [`Released::Freed`] or [`Released::AlreadyLost`].
+    ///
+    /// # Errors
+    ///
+    /// When the store did not confirm either; core tries again in the background.
+    async fn release(&self, lease: &Lease) -> Result<Released>;
+
+    /// Undoes an attempt whose outcome is unknown, whatever it may have left: a hold, a queue entry, or nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the store did not confirm; core tries again in the background.
+    async fn abandon(&self, request: &Request) -> Result<()>;
+
+    /// Turns an exclusive hold into a shared one without a moment in between at which it is free. Repeating it is harmless.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] when the hold is gone.
+    async fn downgrade(&self, lease: &Lease) -> Result<()> {
+        let _ = lease;
+        Err(self.lacks(Capability::Downgrade))
+    }
+
+    /// Who holds and who waits; a lock nobody uses is free, not an error.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be asked.
+    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
+        let _ = name;
+        Err(self.lacks(Capability::Inspect))
+    }
+
+    /// All locks that are held and whose name starts with `prefix`, sorted by name.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be asked.
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        let _ = prefix;
+        Err(self.lacks(Capability::Inspect))
+    }
+
+    /// Frees the lock by force, whoever holds it; `true` when somebody did. Waiters then get it as after a release, and
+    /// tokens keep increasing.
+    ///
+    /// # Errors
+    ///
+    /// When the store did not confirm.
+    async fn break_lock(&self, name: &Name) -> Result<bool> {
+        let _ = name;
+        Err(self.lacks(Capability::Break))
+    }
+
+    /// Ends connections and background tasks. Called once, after every hold was given back.
+    ///
+    /// # Errors
+    ///
+    /// When something could not be ended in order.
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The error for something this backend does not offer.
+    #[doc(hidden)]
+    fn lacks(&self, capability: Capability) -> Error {
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("this backend does not offer {capability}"),
+        )
+        .with_backend(self.capabilities().backend)
+    }
+}

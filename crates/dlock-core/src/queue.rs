@@ -1,0 +1,243 @@
+//! The local queue: of all the tasks of one client that want the same name, only the first talks to the store.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, Weak};
+
+use tokio::sync::oneshot;
+
+use crate::hold::Hold;
+use crate::sync::locked;
+use crate::{Moment, Name, Request};
+
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    /// A line exists while somebody has the turn, so an idle name costs nothing (C16).
+    lines: Mutex<HashMap<Name, Line>>,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    /// By arrival, so that the first is the next, and one that gives up leaves at once wherever it stands.
+    waiting: BTreeMap<u64, oneshot::Sender<()>>,
+    arrivals: u64,
+    /// How often in a row the turn went from one local task to the next.
+    passed: u32,
+    holder: Weak<Hold>,
+    /// What the task that has the turn asks the store.
+    asks: Weak<Request>,
+}
+
+impl Queue {
+    /// The turn, if nobody of this client has it.
+    pub(crate) fn try_enter(self: &Arc<Self>, name: &Name) -> Option<Turn> {
+        let mut lines = locked(&self.lines);
+        if lines.contains_key(name) {
+            return None;
+        }
+        lines.insert(name.clone(), Line::default());
+        Some(self.turn(name, 0))
+    }
+
+    /// The turn, first come, first served. Dropping the future leaves the line.
+    pub(crate) async fn enter(self: &Arc<Self>, name: &Name) -> Turn {
+        let waiter = {
+            let mut lines = locked(&self.lines);
+            let Some(line) = lines.get_mut(name) else {
+                lines.insert(name.clone(), Line::default());
+                return self.turn(name, 0);
+            };
+            let (tell, told) = oneshot::channel();
+            line.arrivals += 1;
+            line.waiting.insert(line.arrivals, tell);
+            Waiter {
+                queue: self.clone(),
+                name: name.clone(),
+                place: line.arrivals,
+                told,
+            }
+        };
+        waiter.wait().await
+    }
+
+    /// Whether this client itself holds the lock alone at `now`: then everybody else's try is in vain.
+    pub(crate) fn is_held(&self, name: &Name, now: Moment) -> bool {
+        locked(&self.lines)
+            .get(name)
+            .and_then(|line| line.holder.upgrade())
+            .is_some_and(|hold| hold.is_held(now))
+    }
+
+    /// Whether it is known, not only likely, that somebody holds the lock: this client, or others as the store has told the
+    /// task that has the turn (C5).
+    pub(crate) fn is_contended(&self, name: &Name, now: Moment) -> bool {
+        let lines = locked(&self.lines);
+        let Some(line) = lines.get(name) else {
+            return false;
+        };
+        line.holder.upgrade().is_some_and(|hold| hold.is_held(now))
+            || line.asks.upgrade().is_some_and(|ask| ask.is_contended())
+    }
+
+    /// How many tasks wait for their turn.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self, name: &Name) -> usize {
+        locked(&self.lines)
+            .get(name)
+            .map_or(0, |line| line.waiting.len())
+    }
+
+    /// Lets `try_lock` see that this client holds the lock, without a trip. Called with the turn only.
+    pub(crate) fn held_by(&self, name: &Name, hold: &Arc<Hold>) {
+        if let Some(line) = locked(&self.lines).get_mut(name) {
+            line.holder = Arc::downgrade(hold);
+        }
+    }
+
+    fn turn(self: &Arc<Self>, name: &Name, passed: u32) -> Turn {
+        Turn {
+            queue: self.clone(),
+            name: name.clone(),
+            passed,
+        }
+    }
+
+    /// Gives the turn to the next, or ends the line.
+    fn pass(&self, name: &Name) {
+        let mut lines = locked(&self.lines);
+        let Some(line) = lines.get_mut(name) else {
+            return;
+        };
+        line.holder = Weak::new();
+        line.asks = Weak::new();
+        match line.waiting.pop_first() {
+            Some((_, tell)) => {
+                line.passed = line.passed.saturating_add(1);
+                // A waiter whose future was dropped meanwhile finds that it is no longer in the line, and passes on.
+                let _ = tell.send(());
+            }
+            None => {
+                lines.remove(name);
+            }
+        }
+    }
+
+    fn passed(&self, name: &Name) -> u32 {
+        locked(&self.lines).get(name).map_or(0, |line| line.passed)
+    }
+}
+
+/// The right of this client's task to talk to the store about a name. Dropping it lets the next one go.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    queue: Arc<Queue>,
+    name: Name,
+    passed: u32,
+}
+
+impl Turn {
+    /// How often the turn has gone from one local task to the next without a break.
+    pub(crate) fn passed(&self) -> u32 {
+        self.passed
+    }
+
+    /// Lets those who wait for their turn see whether the store has answered.
+    pub(crate) fn asks(&self, request: &Arc<Request>) {
+        if let Some(line) = locked(&self.queue.lines).get_mut(&self.name) {
+            line.asks = Arc::downgrade(request);
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.queue.pass(&self.name);
+    }
+}
+
+struct Waiter {
+    queue: Arc<Queue>,
+    name: Name,
+    place: u64,
+    told: oneshot::Receiver<()>,
+}
+
+impl Waiter {
+    async fn wait(mut self) -> Turn {
+        // The sender is dropped only together with the queue, so an error means the same as the word.
+        let _ = (&mut self.told).await;
+        let turn = self.queue.turn(&self.name, self.queue.passed(&self.name));
+        // From here on the turn passes on by itself.
+        self.place = 0;
+        turn
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if self.place == 0 {
+            return;
+        }
+        let left = locked(&self.queue.lines)
+            .get_mut(&self.name)
+            .and_then(|line| line.waiting.remove(&self.place));
+        if left.is_none() {
+            // It had been given the turn and did not live to use it.
+            self.queue.pass(&self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+    use std::pin::pin;
+
+    fn name() -> Name {
+        Name::new("a").expect("good")
+    }
+
+    #[tokio::test]
+    async fn turns_go_in_order_of_arrival() {
+        let queue = Arc::new(Queue::default());
+        let first = queue.enter(&name()).await;
+        let (second_name, third_name) = (name(), name());
+        let mut second = pin!(queue.enter(&second_name));
+        let mut third = pin!(queue.enter(&third_name));
+        assert!(second.as_mut().now_or_never().is_none());
+        assert!(third.as_mut().now_or_never().is_none());
+        assert!(queue.try_enter(&name()).is_none());
+        drop(first);
+        assert!(third.as_mut().now_or_never().is_none());
+        let turn = second.await;
+        assert_eq!(turn.passed(), 1);
+        drop(turn);
+        drop(third.await);
+        assert!(locked(&queue.lines).is_empty(), "nothing is left");
+    }
+
+    #[tokio::test]
+    async fn a_dropped_waiter_leaves_and_a_dropped_grantee_passes_on() {
+        let queue = Arc::new(Queue::default());
+        let first = queue.enter(&name()).await;
+        let mut gives_up = Box::pin({
+            let queue = queue.clone();
+            async move { queue.enter(&name()).await }
+        });
+        let mut granted = Box::pin({
+            let queue = queue.clone();
+            async move { queue.enter(&name()).await }
+        });
+        let last_name = name();
+        let mut last = pin!(queue.enter(&last_name));
+        assert!(gives_up.as_mut().now_or_never().is_none());
+        assert!(granted.as_mut().now_or_never().is_none());
+        assert!(last.as_mut().now_or_never().is_none());
+        drop(gives_up);
+        assert_eq!(queue.waiting(&name()), 2);
+        drop(first); // the turn is on its way to `granted` ...
+        drop(granted); // ... which does not live to use it
+        drop(last.await);
+        assert!(locked(&queue.lines).is_empty(), "nothing is left");
+    }
+}

@@ -1,0 +1,114 @@
+//! The one clean-up task of a client: it undoes attempts and releases that were not confirmed, until they are or the lease is over.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+
+use crate::backoff::Backoff;
+use crate::client::Client;
+use crate::hold::State;
+use crate::ledger::{Chore, Ledger, Leftover};
+use crate::settings::DEFAULT_TRIP_TIMEOUT;
+use crate::stats::Event;
+use crate::{Released, Result};
+
+/// How many trips run at once: dropped guards free their locks together, but do not flood the store.
+const AT_ONCE: usize = 64;
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+pub(crate) fn run(client: &Arc<Client>) -> impl Future<Output = ()> + Send + use<> {
+    reap(Arc::downgrade(client), client.ledger.clone())
+}
+
+async fn reap(client: Weak<Client>, ledger: Arc<Ledger>) {
+    let mut trips = FuturesUnordered::new();
+    loop {
+        // Each chore keeps the client alive until it is done; the task itself does not.
+        match client.upgrade() {
+            Some(client) => {
+                while trips.len() < AT_ONCE
+                    && let Some(chore) = Taken::next(&client)
+                {
+                    trips.push(undo(chore));
+                }
+            }
+            None if trips.is_empty() => return,
+            None => {}
+        }
+        tokio::select! {
+            Some(()) = trips.next() => {}
+            () = ledger.work.notified() => {}
+        }
+    }
+}
+
+/// A chore in work. If the runtime ends meanwhile, it goes back to the ledger for the next reaper.
+struct Taken {
+    client: Arc<Client>,
+    chore: Option<Chore>,
+}
+
+impl Taken {
+    fn next(client: &Arc<Client>) -> Option<Self> {
+        client.ledger.take_chore().map(|chore| Self {
+            client: client.clone(),
+            chore: Some(chore),
+        })
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Some(chore) = self.chore.take() {
+            self.client.ledger.add_chore(chore);
+        }
+        self.client.ledger.strike();
+    }
+}
+
+async fn undo(mut taken: Taken) {
+    let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
+    while let Some(chore) = &taken.chore {
+        let client = &taken.client;
+        let outcome = try_once(client, chore).await;
+        if let Leftover::Hold(hold) = &chore.what {
+            // Local waiters go on now, also if it failed: the store decides, and tells them if it is out of reach.
+            hold.pass_turn();
+        }
+        match outcome {
+            Ok(()) => break,
+            Err(error) => {
+                let again = client.clock.now() + backoff.pause();
+                if again >= chore.until {
+                    tracing::warn!(%error, "the store did not confirm a release; its lease ends it");
+                    break;
+                }
+                tracing::debug!(%error, "release not confirmed, trying again");
+                client.clock.sleep_until(again).await;
+            }
+        }
+    }
+    taken.chore = None;
+}
+
+async fn try_once(client: &Arc<Client>, chore: &Chore) -> Result<()> {
+    match &chore.what {
+        Leftover::Attempt(request) => {
+            client
+                .trip(request.trip_timeout(), client.backend.abandon(request))
+                .await
+        }
+        Leftover::Hold(hold) => {
+            let lease = hold.lease();
+            let limit = hold.settings.trip_timeout.min(DEFAULT_TRIP_TIMEOUT);
+            let found = client.trip(limit, client.backend.release(&lease)).await?;
+            if found == Released::Freed && hold.state() == State::LetGo {
+                client.stats.count(Event::Released);
+            }
+            Ok(())
+        }
+    }
+}

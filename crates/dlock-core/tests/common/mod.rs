@@ -1,0 +1,66 @@
+//! A memory store under tokio's clock, and clients of it.
+#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlock_core::{Clock, Locks, Settings, TokioClock};
+use dlock_memory::{Control, MemoryBackend};
+
+pub(crate) struct World {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) backend: MemoryBackend,
+    /// Of a client that no test uses: only its view of the store.
+    pub(crate) control: Control,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::new());
+        let backend = MemoryBackend::with_clock(clock.clone());
+        let control = backend.control();
+        Self {
+            clock,
+            backend,
+            control,
+        }
+    }
+
+    pub(crate) fn client(&self) -> Locks {
+        self.client_with(Settings::new()).0
+    }
+
+    pub(crate) fn client_with(&self, settings: Settings) -> (Locks, Control) {
+        let backend = self.backend.another_client();
+        let control = backend.control();
+        let locks = Locks::builder(Arc::new(backend))
+            .clock(self.clock.clone())
+            .settings(settings)
+            .build()
+            .unwrap();
+        (locks, control)
+    }
+
+    /// Waits until nobody holds `name`, and fails if that takes more than a second of the clock.
+    pub(crate) async fn until_free(&self, name: &str) {
+        let probe = self.client();
+        let limit = self.clock.now() + Duration::from_secs(1);
+        while probe.inspect(name).await.unwrap().is_locked() {
+            assert!(self.clock.now() < limit, "{name} is still held");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    pub(crate) fn names(&self) -> usize {
+        self.control.names()
+    }
+}
+
+pub(crate) fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub(crate) fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}

@@ -1,0 +1,236 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dlock_core::{
+    Attempt, Backend, Busy, Capabilities, Clock, Error, ErrorKind, Fairness, Lease, Liveness,
+    LockInfo, Name, Reach, Released, Renewal, Request, Result, WakeUp,
+};
+
+use crate::control::{Control, Link};
+use crate::store::{Grant, Store, Tried};
+
+/// One client of a store in this process.
+///
+/// ```
+/// use dlock_memory::MemoryBackend;
+///
+/// let mine = MemoryBackend::new();
+/// let theirs = mine.another_client(); // the same locks, another client
+/// ```
+#[derive(Debug)]
+pub struct MemoryBackend {
+    store: Arc<Store>,
+    link: Arc<Link>,
+    capabilities: Capabilities,
+}
+
+impl MemoryBackend {
+    /// A client of a new store.
+    #[allow(
+        clippy::new_without_default,
+        reason = "each call makes another store, which nobody expects of a default"
+    )]
+    pub fn new() -> Self {
+        Self::client_of(&Store::system(private_identity()))
+    }
+
+    /// A client of a new store that lives by another clock, for tests with a paused one. Give the same clock to
+    /// [`LocksBuilder::clock`](dlock_core::LocksBuilder::clock).
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        Self::client_of(&Store::new(private_identity(), clock))
+    }
+
+    /// Another client of the same store.
+    #[must_use]
+    pub fn another_client(&self) -> Self {
+        Self::client_of(&self.store)
+    }
+
+    /// The handle that makes this client misbehave.
+    pub fn control(&self) -> Control {
+        Control {
+            link: self.link.clone(),
+            store: self.store.clone(),
+        }
+    }
+
+    pub(crate) fn client_of(store: &Arc<Store>) -> Self {
+        let mut capabilities = Capabilities::new("memory");
+        capabilities.fencing = true;
+        capabilities.fairness = Fairness::Fifo;
+        capabilities.wake_up = WakeUp::Push {
+            bound: Duration::from_millis(50),
+        };
+        capabilities.liveness = Liveness::Lease;
+        capabilities.reach = Reach::Process;
+        capabilities.shared = true;
+        capabilities.downgrade = true;
+        capabilities.permits = true;
+        capabilities.inspect = true;
+        capabilities.break_lock = true;
+        capabilities.durability = "none: the locks end with the process";
+        Self {
+            store: store.clone(),
+            link: Link::new(),
+            capabilities,
+        }
+    }
+
+    /// Waits at the store for a place that was taken.
+    async fn granted(
+        &self,
+        request: &Request,
+        mut place: tokio::sync::oneshot::Receiver<Grant>,
+    ) -> Result<Grant> {
+        loop {
+            let look_again = self.store.sweep(request.name());
+            tokio::select! {
+                biased;
+                grant = &mut place => {
+                    // While the line hangs, the word does not get through.
+                    self.link.not_hung().await;
+                    return grant.map_err(|_| {
+                        Error::new(ErrorKind::Store, "the store dropped this attempt from its queue: try again")
+                    });
+                }
+                error = self.link.broken() => return Err(error),
+                () = sleep_until(&self.store, look_again) => {}
+            }
+        }
+    }
+}
+
+fn private_identity() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    format!("memory:#{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+async fn sleep_until(store: &Store, moment: Option<dlock_core::Moment>) {
+    match moment {
+        Some(moment) => store.sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn held(request: &Request, grant: Grant) -> Attempt {
+    Attempt::Held(Lease::new(request, grant.from).with_token(grant.token))
+}
+
+#[async_trait]
+impl Backend for MemoryBackend {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn identity(&self) -> &str {
+        &self.store.identity
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        self.link.send(&self.store).await?;
+        let tried = self.store.try_acquire(request)?;
+        self.link.reply(&self.store).await?;
+        Ok(match tried {
+            Tried::Held(grant) => held(request, grant),
+            Tried::Busy { free_in } => Attempt::Busy(Busy {
+                retry_after: free_in,
+            }),
+        })
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+        self.link.send(&self.store).await?;
+        let taken = self.store.acquire_or_queue(request)?;
+        let grant = match taken {
+            Ok(grant) => grant,
+            Err(place) => {
+                request.mark_contended();
+                self.granted(request, place).await?
+            }
+        };
+        self.link.reply(&self.store).await?;
+        Ok(held(request, grant))
+    }
+
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        if let Err(error) = self.link.send(&self.store).await {
+            return failed(leases, &error);
+        }
+        let answers = leases
+            .iter()
+            .map(|lease| {
+                match self
+                    .store
+                    .renew(lease.name(), lease.attempt(), lease.duration())
+                {
+                    Ok(()) => Renewal::Extended,
+                    Err(reason) => Renewal::Lost(reason),
+                }
+            })
+            .collect();
+        match self.link.reply(&self.store).await {
+            Ok(()) => answers,
+            Err(error) => failed(leases, &error),
+        }
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<Released> {
+        self.link.send(&self.store).await?;
+        let found = self.store.release(lease.name(), lease.attempt());
+        self.link.reply(&self.store).await?;
+        Ok(if found {
+            Released::Freed
+        } else {
+            Released::AlreadyLost
+        })
+    }
+
+    async fn abandon(&self, request: &Request) -> Result<()> {
+        self.link.send(&self.store).await?;
+        self.store.abandon(request.name(), request.attempt());
+        self.link.reply(&self.store).await
+    }
+
+    async fn downgrade(&self, lease: &Lease) -> Result<()> {
+        self.link.send(&self.store).await?;
+        let found = self.store.downgrade(lease.name(), lease.attempt());
+        self.link.reply(&self.store).await?;
+        if found {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Lost,
+            "the hold is gone, so there is nothing to downgrade",
+        ))
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
+        self.link.send(&self.store).await?;
+        let info = self.store.inspect(name);
+        self.link.reply(&self.store).await?;
+        Ok(info)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        self.link.send(&self.store).await?;
+        let found = self.store.list(prefix);
+        self.link.reply(&self.store).await?;
+        Ok(found)
+    }
+
+    async fn break_lock(&self, name: &Name) -> Result<bool> {
+        self.link.send(&self.store).await?;
+        let broken = self.store.break_lock(name);
+        self.link.reply(&self.store).await?;
+        Ok(broken)
+    }
+}
+
+fn failed(leases: &[Arc<Lease>], error: &Error) -> Vec<Renewal> {
+    leases
+        .iter()
+        .map(|_| Renewal::Failed(Error::new(error.kind(), error.message())))
+        .collect()
+}

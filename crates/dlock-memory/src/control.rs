@@ -1,0 +1,171 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlock_core::{Error, ErrorKind, Result};
+use tokio::sync::watch;
+
+use crate::store::Store;
+
+/// Makes one client of a memory store misbehave, for tests.
+///
+/// ```
+/// use dlock_memory::MemoryBackend;
+///
+/// let backend = MemoryBackend::new();
+/// let control = backend.control();
+/// control.cut(); // every call of this client fails as unreachable
+/// control.heal();
+/// ```
+#[derive(Debug, Clone)]
+pub struct Control {
+    pub(crate) link: Arc<Link>,
+    pub(crate) store: Arc<Store>,
+}
+
+/// The imagined line between one client and the store.
+#[derive(Debug)]
+pub(crate) struct Link {
+    state: watch::Sender<State>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct State {
+    line: Line,
+    request_delay: Duration,
+    reply_delay: Duration,
+    /// Replies to let through before one is lost; `None`: none is lost.
+    lose_after: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Line {
+    #[default]
+    Up,
+    Cut,
+    Hung,
+}
+
+impl Control {
+    /// From now on every call of this client fails as unreachable, and nothing reaches the store.
+    pub fn cut(&self) {
+        self.link.change(|state| state.line = Line::Cut);
+    }
+
+    /// From now on no call of this client gets an answer, and nothing reaches the store: a half-open connection.
+    pub fn hang(&self) {
+        self.link.change(|state| state.line = Line::Hung);
+    }
+
+    /// Ends [`cut`](Control::cut), [`hang`](Control::hang), delays and lost replies.
+    pub fn heal(&self) {
+        self.link.change(|state| *state = State::default());
+    }
+
+    /// Requests take this long to reach the store.
+    pub fn delay_requests(&self, delay: Duration) {
+        self.link.change(|state| state.request_delay = delay);
+    }
+
+    /// Replies take this long to come back; the store has done the work by then.
+    pub fn delay_replies(&self, delay: Duration) {
+        self.link.change(|state| state.reply_delay = delay);
+    }
+
+    /// Loses the `n`-th reply from now (1 is the next): the store does the work, and the caller gets an error.
+    pub fn lose_reply(&self, n: u32) {
+        self.link
+            .change(|state| state.lose_after = Some(n.saturating_sub(1)));
+    }
+
+    /// Ends every hold of `name` as if its lease had passed. Its holder is not told.
+    pub fn expire(&self, name: &str) {
+        self.store.expire(name);
+    }
+
+    /// How many locks the store knows anything about.
+    pub fn names(&self) -> usize {
+        self.store.names()
+    }
+}
+
+impl Link {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            state: watch::Sender::new(State::default()),
+        })
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        self.state.send_modify(change);
+    }
+
+    /// The way to the store.
+    pub(crate) async fn send(&self, store: &Store) -> Result<()> {
+        let delay = self.state.borrow().request_delay;
+        store.sleep(delay).await;
+        self.up().await
+    }
+
+    /// The way back.
+    pub(crate) async fn reply(&self, store: &Store) -> Result<()> {
+        let delay = self.state.borrow().reply_delay;
+        store.sleep(delay).await;
+        let mut lost = false;
+        self.state.send_if_modified(|state| {
+            match &mut state.lose_after {
+                Some(0) => {
+                    lost = true;
+                    state.lose_after = None;
+                }
+                Some(n) => *n -= 1,
+                None => {}
+            }
+            false
+        });
+        if lost {
+            return Err(Error::new(
+                ErrorKind::Unreachable,
+                "the connection broke before the answer came (a fault that a test asked for)",
+            ));
+        }
+        self.up().await
+    }
+
+    /// Waits while the line hangs; an error when it is cut.
+    async fn up(&self) -> Result<()> {
+        let line = self.state.borrow().line;
+        if line == Line::Up {
+            return Ok(());
+        }
+        let mut state = self.state.subscribe();
+        // The sender lives in `self`, so this ends with a value.
+        let line = state
+            .wait_for(|state| state.line != Line::Hung)
+            .await
+            .map_or(Line::Cut, |state| state.line);
+        match line {
+            Line::Up => Ok(()),
+            _ => Err(cut_off()),
+        }
+    }
+
+    /// Resolves with an error when the line is cut, for those who wait at the store.
+    pub(crate) async fn broken(&self) -> Error {
+        let mut state = self.state.subscribe();
+        let _ = state.wait_for(|state| state.line == Line::Cut).await;
+        cut_off()
+    }
+
+    /// Resolves when the line does not hang.
+    pub(crate) async fn not_hung(&self) {
+        let mut state = self.state.subscribe();
+        let _ = state.wait_for(|state| state.line != Line::Hung).await;
+    }
+}
+
+fn cut_off() -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        "this client is cut off from the store (a fault that a test asked for): heal it",
+    )
+}
