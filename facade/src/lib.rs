@@ -1,1 +1,11 @@
-//! x
+#![doc = include_str!("../README.md")]
+
+mod connect;
+mod scheme;
+
+pub use connect::{Builder, builder, connect};
+pub use dlock_core::*;
+pub use scheme::{compiled_in, open};
+
+#[cfg(feature = "memory")]
+pub use dlock_memory as memory;

@@ -1,0 +1,98 @@
+use dlock_core::{Capability, Locks, Result, Settings};
+
+use crate::scheme::open;
+
+/// Connects to a store by its URL, with the default [`Settings`].
+///
+/// ```
+/// # #[cfg(feature = "memory")]
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), dlock::Error> {
+/// let locks = dlock::connect("memory:").await?;
+/// let guard = locks.mutex("stock:42")?.lock().await?;
+/// # let _ = guard.release().await?;
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "memory"))]
+/// # fn main() {}
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a URL that is wrong (the message names the part) or whose scheme is
+/// not known (it lists those that are), [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for a scheme
+/// whose feature is not enabled, and whatever befalls the connection.
+pub async fn connect(url: &str) -> Result<Locks> {
+    builder(url).connect().await
+}
+
+/// Connects with settings and requirements of your own.
+///
+/// ```
+/// # #[cfg(feature = "memory")]
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), dlock::Error> {
+/// use std::time::Duration;
+/// use dlock::{Capability, Settings};
+///
+/// let locks = dlock::builder("memory:")
+///     .settings(Settings::new().lease(Duration::from_secs(10)))
+///     .require(&[Capability::Fencing, Capability::Fair])
+///     .connect()
+///     .await?;
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "memory"))]
+/// # fn main() {}
+/// ```
+pub fn builder(url: impl Into<String>) -> Builder {
+    Builder {
+        url: url.into(),
+        settings: Settings::new(),
+        required: Vec::new(),
+    }
+}
+
+/// Made by [`builder`].
+#[must_use = "nothing happens until `connect`"]
+pub struct Builder {
+    url: String,
+    settings: Settings,
+    required: Vec<Capability>,
+}
+
+impl Builder {
+    /// Sets how locks are taken and kept.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Refuses a store that lacks one of these properties.
+    pub fn require(mut self, needed: &[Capability]) -> Self {
+        self.required.extend_from_slice(needed);
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect`], and when a requirement or a setting does not fit the store.
+    pub async fn connect(self) -> Result<Locks> {
+        Locks::builder(open(&self.url).await?)
+            .settings(self.settings)
+            .require(&self.required)
+            .build()
+    }
+}
+
+/// Without the URL, which may hold a password.
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("settings", &self.settings)
+            .field("required", &self.required)
+            .finish_non_exhaustive()
+    }
+}
