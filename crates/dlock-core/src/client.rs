@@ -32,18 +32,19 @@ pub(crate) struct Client {
 struct Task(Arc<AtomicBool>);
 
 impl Task {
-    fn ensure<F>(&self, make: impl FnOnce() -> F)
+    /// Starts the task unless it runs; `false` when there is no runtime to start it in.
+    fn ensure<F>(&self, make: impl FnOnce() -> F) -> bool
     where
         F: Future<Output = ()> + Send + 'static,
     {
         if self.0.load(Ordering::Acquire) {
-            return;
+            return true;
         }
         let Ok(runtime) = Handle::try_current() else {
-            return;
+            return false;
         };
         if self.0.swap(true, Ordering::AcqRel) {
-            return;
+            return true;
         }
         let mark = Mark(self.0.clone());
         let work = make();
@@ -51,6 +52,7 @@ impl Task {
             let _mark = mark;
             work.await;
         });
+        true
     }
 }
 
@@ -81,8 +83,8 @@ impl Client {
         self.keeper.ensure(|| keeper::run(self));
     }
 
-    fn ensure_reaper(self: &Arc<Self>) {
-        self.reaper.ensure(|| reaper::run(self));
+    fn ensure_reaper(self: &Arc<Self>) -> bool {
+        self.reaper.ensure(|| reaper::run(self))
     }
 
     pub(crate) fn backend_name(&self) -> &'static str {
@@ -96,8 +98,8 @@ impl Client {
             // The session outlives the hold, so nothing but a confirmed release ends it.
             _ => Moment::NEVER,
         };
-        self.ledger.add_chore(Chore { what, until });
-        self.ensure_reaper();
+        let keeps = self.ensure_reaper().then(|| self.clone());
+        self.ledger.add_chore(Chore { what, until, keeps });
     }
 
     pub(crate) fn undo_attempt(self: &Arc<Self>, request: Arc<Request>) {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
+use crate::client::Client;
 use crate::hold::Hold;
 use crate::sync::locked;
 use crate::{Error, ErrorKind, Mode, Moment, Name, Owner, Request, Result};
@@ -53,14 +54,16 @@ impl Default for Lines {
 }
 
 /// Something that the store may still have and that nobody wants.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Chore {
     pub(crate) what: Leftover,
     /// When the store has forgotten it by itself.
     pub(crate) until: Moment,
+    /// Keeps the client alive until it is done, also when the last handle is gone; not when no reaper runs.
+    pub(crate) keeps: Option<Arc<Client>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) enum Leftover {
     Hold(Arc<Hold>),
     Attempt(Arc<Request>),
@@ -176,6 +179,20 @@ impl Ledger {
         let chore = lines.chores.pop_front()?;
         lines.under_way += 1;
         Some(chore)
+    }
+
+    /// The reaper ended with its runtime: what is left must not keep the client for ever.
+    pub(crate) fn orphan_chores(&self) {
+        let orphans: Vec<_> = {
+            let mut lines = locked(&self.lines);
+            lines
+                .chores
+                .iter_mut()
+                .filter_map(|chore| chore.keeps.take())
+                .collect()
+        };
+        // Outside of the lock: this may be the end of the client.
+        drop(orphans);
     }
 
     /// Looks at every hold whose moment has come, and plans the next look.

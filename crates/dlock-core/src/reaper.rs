@@ -24,24 +24,37 @@ pub(crate) fn run(client: &Arc<Client>) -> impl Future<Output = ()> + Send + use
 }
 
 async fn reap(client: Weak<Client>, ledger: Arc<Ledger>) {
+    let _orphans = Orphans(&ledger);
     let mut trips = FuturesUnordered::new();
     loop {
-        // Each chore keeps the client alive until it is done; the task itself does not.
-        match client.upgrade() {
-            Some(client) => {
-                while trips.len() < AT_ONCE
-                    && let Some(chore) = Taken::next(&client)
-                {
-                    trips.push(undo(chore));
-                }
+        while trips.len() < AT_ONCE
+            && let Some(chore) = ledger.take_chore()
+        {
+            // No client: nobody is left whom this chore could serve, and its backend is closed.
+            match chore.keeps.clone().or_else(|| client.upgrade()) {
+                Some(client) => trips.push(undo(Taken {
+                    client,
+                    chore: Some(chore),
+                })),
+                None => ledger.strike(),
             }
-            None if trips.is_empty() => return,
-            None => {}
+        }
+        if trips.is_empty() && client.strong_count() == 0 {
+            return;
         }
         tokio::select! {
             Some(()) = trips.next() => {}
             () = ledger.work.notified() => {}
         }
+    }
+}
+
+/// When the task ends with its runtime, the chores that nobody took yet let go of the client.
+struct Orphans<'a>(&'a Ledger);
+
+impl Drop for Orphans<'_> {
+    fn drop(&mut self) {
+        self.0.orphan_chores();
     }
 }
 
@@ -51,18 +64,10 @@ struct Taken {
     chore: Option<Chore>,
 }
 
-impl Taken {
-    fn next(client: &Arc<Client>) -> Option<Self> {
-        client.ledger.take_chore().map(|chore| Self {
-            client: client.clone(),
-            chore: Some(chore),
-        })
-    }
-}
-
 impl Drop for Taken {
     fn drop(&mut self) {
-        if let Some(chore) = self.chore.take() {
+        if let Some(mut chore) = self.chore.take() {
+            chore.keeps = None;
             self.client.ledger.add_chore(chore);
         }
         self.client.ledger.strike();

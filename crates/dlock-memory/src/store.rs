@@ -332,6 +332,8 @@ impl State {
         self.last_token += 1;
         let token = self.last_token;
         let lock = self.locks.entry(request.name().clone()).or_default();
+        // Most locks have one holder: a vector's first growth would make room for four.
+        lock.holders.reserve_exact(1);
         lock.holders.push(Holder {
             attempt: request.attempt(),
             mode: request.mode(),

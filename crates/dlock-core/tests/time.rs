@@ -1,0 +1,211 @@
+//! The rules of time (C7, C8, C10, C12, C20), exact on a paused clock.
+
+mod common;
+
+use common::{World, millis, seconds};
+use dlock_core::{ErrorKind, HeldNow, LossReason, Released, Settings};
+
+/// 1 s less 1 % and 2 ms.
+const VALIDITY: u64 = 988;
+
+fn one_second() -> Settings {
+    Settings::new().lease(seconds(1)).trip_timeout(millis(300))
+}
+
+#[tokio::test(start_paused = true)]
+async fn validity_counts_from_the_send_time() {
+    let world = World::new();
+    let (locks, control) = world.client_with(one_second().renewal(false));
+    control.delay_replies(millis(200));
+    let sent = world.clock.now();
+    let guard = locks.mutex("x").unwrap().try_lock().await.unwrap().unwrap();
+    assert_eq!(world.clock.now().since(sent), millis(200));
+    assert_eq!(guard.valid_until().unwrap().since(sent), millis(VALIDITY));
+    assert_eq!(guard.remaining(), Some(millis(VALIDITY - 200)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_comes_too_late_is_undone() {
+    let world = World::new();
+    let (locks, control) = world.client_with(one_second().trip_timeout(seconds(5)));
+    control.delay_replies(millis(VALIDITY));
+    let error = locks.mutex("x").unwrap().try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLate);
+    assert_eq!(error.held_now(), HeldNow::No);
+    control.heal();
+    locks.close().await.unwrap();
+    assert_eq!(world.names(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn loss_fires_before_the_end_without_a_word_from_the_store() {
+    for hang in [false, true] {
+        let world = World::new();
+        let (locks, control) = world.client_with(one_second());
+        let sent = world.clock.now();
+        let guard = locks.mutex("x").unwrap().lock().await.unwrap();
+        if hang {
+            control.hang()
+        } else {
+            control.cut()
+        }
+        assert_eq!(guard.lost().await, LossReason::Expired);
+        let after = world.clock.now().since(sent);
+        assert!(
+            (millis(VALIDITY - 4)..=millis(VALIDITY)).contains(&after),
+            "lost after {after:?}, hang: {hang}"
+        );
+        assert!(!guard.is_held());
+        assert_eq!(guard.lost().await, LossReason::Expired, "sticky");
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        assert_eq!(locks.stats().losses.expired, 1);
+    }
+}
+
+/// The keeper alone, with nobody waiting for the signal.
+#[tokio::test(start_paused = true)]
+async fn loss_is_declared_also_when_nobody_listens() {
+    let world = World::new();
+    let (locks, control) = world.client_with(one_second());
+    let guard = locks.mutex("x").unwrap().lock().await.unwrap();
+    control.hang();
+    tokio::time::sleep(millis(VALIDITY)).await;
+    assert_eq!(locks.stats().losses.expired, 1);
+    assert_eq!(locks.stats().held, 0);
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_renewal_inside_the_lease_is_not_a_loss() {
+    let world = World::new();
+    let (locks, control) = world.client_with(one_second());
+    let other = world.client();
+    let guard = locks.mutex("x").unwrap().lock().await.unwrap();
+    for _ in 0..5 {
+        control.cut();
+        tokio::time::sleep(millis(500)).await;
+        control.heal();
+        tokio::time::sleep(millis(300)).await;
+        assert!(guard.is_held());
+    }
+    assert!(locks.stats().renewals_failed > 0);
+    assert!(
+        other
+            .mutex("x")
+            .unwrap()
+            .try_lock()
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(guard.release().await.unwrap(), Released::Freed);
+}
+
+/// A renewal whose reply is late counts from when it was sent.
+#[tokio::test(start_paused = true)]
+async fn a_slow_renewal_does_not_stretch_the_hold() {
+    let world = World::new();
+    let (locks, control) = world.client_with(one_second());
+    let sent = world.clock.now();
+    let guard = locks.mutex("x").unwrap().lock().await.unwrap();
+    control.delay_replies(millis(250));
+    tokio::time::sleep(millis(700)).await;
+    // Renewed at 333 ms, answered at 583 ms.
+    assert_eq!(
+        guard.valid_until().unwrap().since(sent),
+        millis(VALIDITY) + seconds(1) / 3
+    );
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_renewal_the_hold_ends_with_its_lease() {
+    let world = World::new();
+    let (locks, _) = world.client_with(one_second().renewal(false));
+    let guard = locks.mutex("x").unwrap().lock().await.unwrap();
+    assert_eq!(guard.lost().await, LossReason::Expired);
+    assert_eq!(locks.stats().renewals, 0);
+    world.until_free("x").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_ends_a_forgotten_guard() {
+    let world = World::new();
+    let (locks, _) = world.client_with(one_second().max_hold(seconds(10)));
+    let guard = locks.mutex("x").unwrap().lock().await.unwrap();
+    let signal = guard.loss_signal();
+    let held = world.clock.now();
+    std::mem::forget(guard);
+    let other = world.client();
+    let next = other.mutex("x").unwrap().lock().await.unwrap();
+    assert_eq!(signal.wait().await, Some(LossReason::MaxHold));
+    let after = world.clock.now().since(held);
+    assert!(
+        (millis(9_990)..millis(10_100)).contains(&after),
+        "{after:?}"
+    );
+    assert!(next.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_gets_the_lock_of_a_holder_that_is_cut_off() {
+    let world = World::new();
+    let (locks, control) = world.client_with(one_second());
+    let guard = locks.mutex("x").unwrap().lock().await.unwrap();
+    control.hang();
+    let before = world.clock.now();
+    let next = world.client().mutex("x").unwrap().lock().await.unwrap();
+    assert!(world.clock.now().since(before) <= millis(1_001));
+    assert!(!guard.is_held(), "never two at once");
+    assert!(next.token() > guard.token());
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    control.heal();
+    locks.close().await.unwrap();
+    assert!(next.is_held(), "a stale release frees nobody else");
+}
+
+/// One trip serves all holds that are due about the same time.
+#[tokio::test(start_paused = true)]
+async fn renewals_of_many_holds_keep_all_of_them() {
+    let world = World::new();
+    let (locks, _) = world.client_with(one_second());
+    let mut guards = Vec::new();
+    for n in 0..1000 {
+        let name = format!("lock {n}");
+        guards.push(locks.mutex(name).unwrap().lock().await.unwrap());
+        if n % 100 == 0 {
+            tokio::time::sleep(millis(7)).await;
+        }
+    }
+    tokio::time::sleep(seconds(5)).await;
+    assert!(guards.iter().all(dlock_core::Guard::is_held));
+    assert_eq!(locks.stats().losses.total(), 0);
+    assert_eq!(locks.stats().held, 1000);
+    drop(guards);
+    locks.close().await.unwrap();
+    assert_eq!(world.names(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_limit_is_kept_and_told_apart() {
+    let world = World::new();
+    let (locks, control) = world.client_with(one_second());
+    let _held = world.client().mutex("x").unwrap().lock().await.unwrap();
+    let mutex = locks.mutex("x").unwrap();
+    let start = world.clock.now();
+    assert!(mutex.lock_within(millis(700)).await.unwrap().is_none());
+    let after = world.clock.now().since(start);
+    assert!((millis(700)..=millis(800)).contains(&after), "{after:?}");
+
+    control.hang();
+    for limit in [millis(100), millis(250)] {
+        let start = world.clock.now();
+        let error = mutex.lock_within(limit).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "a hang is not busy (C5)");
+        assert!(world.clock.now().since(start) <= limit + millis(100));
+    }
+    let start = world.clock.now();
+    let error = mutex.try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    assert_eq!(world.clock.now().since(start), millis(300));
+}
