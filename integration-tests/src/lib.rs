@@ -1,0 +1,30 @@
+#![doc = include_str!("../README.md")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "test support: a broken assumption should end the test at once, where it broke"
+)]
+
+mod error;
+mod folder;
+mod holder;
+mod port;
+mod process;
+mod program;
+pub mod proxy;
+pub mod server;
+mod wait;
+
+pub use error::{Error, Result};
+pub use folder::Folder;
+pub use holder::Holder;
+pub use process::Process;
+pub use proxy::{Direction, FaultProxy};
+pub use server::{
+    Endpoint, Etcd, EtcdCluster, EtcdServer, Group, MariaDb, MariaDbServer, Redis, RedisCluster,
+    RedisServer, Reply, SentinelGroup, SentinelServer, Server, Tls, ZooKeeper, ZooKeeperEnsemble,
+    ZooKeeperServer, etcd, mysql, redis, zookeeper,
+};
+pub use wait::until;

@@ -1,0 +1,277 @@
+//! Locks in one Redis server, as a user sees them.
+
+mod redis_support;
+
+use std::time::Duration;
+
+use dlock_core::{ErrorKind, Mode, Order, Released, Settings};
+use dlock_redis::Style;
+use integration_tests::RedisServer;
+use redis_support::*;
+
+#[tokio::test]
+async fn a_cycle_costs_two_requests_and_leaves_a_counter() {
+    let server = RedisServer::start().await.expect("redis");
+    let locks = client(&server.url()).await;
+    // The first cycle teaches the server the scripts.
+    assert_eq!(lock(&locks, "warm").await.release().await.expect("release"), Released::Freed);
+    server.command(&["CONFIG", "RESETSTAT"]).await.expect("reset");
+    let mut last = 0;
+    for _ in 0..50 {
+        let guard = lock(&locks, "stock:42").await;
+        let token = guard.token().expect("fencing").get();
+        assert!(token > last);
+        last = token;
+        assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    }
+    assert_eq!(calls(&server, "evalsha").await, 100);
+    assert_eq!(calls(&server, "eval").await, 0);
+    assert_eq!(calls(&server, "publish").await, 0);
+    assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_contended_hand_off_costs_three_requests_and_one_message() {
+    const ROUNDS: u64 = 20;
+    let server = RedisServer::start().await.expect("redis");
+    let clients = [client(&server.url()).await, client(&server.url()).await];
+    for locks in &clients {
+        let _ = lock(locks, "warm").await.release().await;
+    }
+    let mut guard = lock(&clients[0], "a").await;
+    server.command(&["CONFIG", "RESETSTAT"]).await.expect("reset");
+    let mut signs = 0;
+    for round in 0..ROUNDS {
+        let other = clients[(round as usize + 1) % 2].clone();
+        let before = calls(&server, "evalsha").await;
+        let waiter = tokio::spawn(async move { lock(&other, "a").await });
+        // The queue is looked at without a script, so as not to count.
+        integration_tests::until("a waiter", SOON, || async {
+            let queue = server.command(&["ZCARD", "dlock:{a}:q"]).await?;
+            if number(&queue) == 1 {
+                return Ok(());
+            }
+            Err(integration_tests::Error::answer("ZCARD", "0"))
+        })
+        .await
+        .expect("a waiter");
+        assert_eq!(guard.release().await.expect("release"), Released::Freed);
+        guard = waiter.await.expect("the waiter");
+        // Enqueue, release, confirm; a sign of life is more only on a machine that sleeps.
+        signs += calls(&server, "evalsha").await - before - 3;
+    }
+    assert!(signs <= 2, "{signs} requests too many");
+    assert_eq!(calls(&server, "publish").await, ROUNDS);
+}
+
+#[tokio::test]
+async fn waiters_of_many_clients_are_served_in_order() {
+    let server = RedisServer::start().await.expect("redis");
+    let first = client(&server.url()).await;
+    let holder = lock(&first, "a").await;
+    let (tell, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for n in 1..=12_usize {
+        let locks = client(&server.url()).await;
+        let tell = tell.clone();
+        tokio::spawn(async move {
+            let guard = lock(&locks, "a").await;
+            tell.send(n).expect("the test listens");
+            let _ = guard.release().await;
+        });
+        waiting(&first, "a", n).await;
+    }
+    let _ = holder.release().await;
+    for n in 1..=12 {
+        assert_eq!(order.recv().await, Some(n));
+    }
+}
+
+#[tokio::test]
+async fn strict_order_holds_between_the_tasks_of_two_clients() {
+    let server = RedisServer::start().await.expect("redis");
+    let settings = || Settings::new().order(Order::Strict);
+    let clients = [
+        client_with(&server.url(), settings()).await,
+        client_with(&server.url(), settings()).await,
+    ];
+    let holder = lock(&clients[0], "a").await;
+    let (tell, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for n in 1..=10_usize {
+        let (locks, tell) = (clients[n % 2].clone(), tell.clone());
+        tokio::spawn(async move {
+            let guard = lock(&locks, "a").await;
+            tell.send(n).expect("the test listens");
+            let _ = guard.release().await;
+        });
+        waiting(&clients[0], "a", n).await;
+    }
+    let _ = holder.release().await;
+    for n in 1..=10 {
+        assert_eq!(order.recv().await, Some(n));
+    }
+}
+
+#[tokio::test]
+async fn hostile_names_are_names_like_others() {
+    let server = RedisServer::start().await.expect("redis");
+    let locks = client(&server.url()).await;
+    let names = [
+        " ", "  x  ", "{", "}", "{}", "a{b}c", "a}b", "x:q", "x:w", "x", "%7B", "%", "*", "[a-z]?", "\\", "'\"; return 1 --", "🔒🔑",
+        "stock:42:h", "a:{b}", "KEYS[1]", &"é".repeat(127),
+    ];
+    let long = "n".repeat(255);
+    let names: Vec<&str> = names.into_iter().chain([long.as_str()]).collect();
+    let mut guards = Vec::new();
+    for name in &names {
+        let mutex = locks.mutex(name).expect("a name");
+        let guard = mutex.try_lock().await.expect("the store answers");
+        guards.push(guard.unwrap_or_else(|| panic!("{name:?} is held: it shares a key with another")));
+    }
+    let listed: Vec<String> = locks.list("").await.expect("list").iter().map(|info| info.name.to_string()).collect();
+    let mut expected: Vec<String> = names.iter().map(ToString::to_string).collect();
+    expected.sort();
+    assert_eq!(listed, expected);
+    for (prefix, count) in [("x", 3), ("{", 2), ("*", 1), ("\\", 1), ("[", 1), ("%", 2)] {
+        assert_eq!(locks.list(prefix).await.expect("list").len(), count, "{prefix:?}");
+    }
+    for guard in guards {
+        assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    }
+    assert!(locks.list("").await.expect("list").is_empty());
+    assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn inspect_tells_owner_label_time_and_queue() {
+    let server = RedisServer::start().await.expect("redis");
+    let settings = Settings::new().label("nightly job, second try");
+    let mine = client_with(&server.url(), settings).await;
+    let theirs = client(&server.url()).await;
+    let guard = lock(&mine, "a").await;
+    let waiter = tokio::spawn({
+        let theirs = theirs.clone();
+        async move { theirs.rw_lock("a").expect("a name").read().await }
+    });
+    waiting(&theirs, "a", 1).await;
+    let info = theirs.inspect("a").await.expect("inspect");
+    let holder = &info.holders[0];
+    assert_eq!(holder.owner, guard.owner_id());
+    assert_eq!(holder.label, "nightly job, second try");
+    assert_eq!(holder.mode, Mode::Exclusive);
+    assert_eq!(holder.token, guard.token());
+    let age = holder.since.expect("since").elapsed().unwrap_or_default();
+    assert!(age < SOON, "{age:?}");
+    let left = holder.expires_in.expect("a lease");
+    assert!(left > Duration::from_secs(10) && left <= Duration::from_secs(30), "{left:?}");
+    assert_eq!(info.waiters[0].mode, Mode::Shared);
+
+    assert!(theirs.break_lock("a").await.expect("break"));
+    let reader = waiter.await.expect("a task").expect("the lock");
+    assert!(reader.token() > guard.token());
+    assert_eq!(guard.release().await.expect("release"), Released::AlreadyLost);
+    assert_eq!(reader.release().await.expect("release"), Released::Freed);
+    assert!(!theirs.break_lock("a").await.expect("break"));
+}
+
+#[tokio::test]
+async fn a_writer_downgrades_and_the_readers_behind_it_come_in() {
+    let server = RedisServer::start().await.expect("redis");
+    let mine = client(&server.url()).await;
+    let theirs = client(&server.url()).await;
+    let writer = mine.rw_lock("a").expect("a name").write().await.expect("free");
+    let reader = tokio::spawn({
+        let theirs = theirs.clone();
+        async move { theirs.rw_lock("a").expect("a name").read().await.expect("a grant") }
+    });
+    waiting(&mine, "a", 1).await;
+    writer.downgrade().await.expect("downgrade");
+    let reader = reader.await.expect("a task");
+    assert!(theirs.rw_lock("a").expect("a name").try_write().await.expect("an answer").is_none());
+    assert_eq!(writer.release().await.expect("release"), Released::Freed);
+    assert_eq!(reader.release().await.expect("release"), Released::Freed);
+    assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn permits_are_counted_and_another_limit_is_a_conflict() {
+    let server = RedisServer::start().await.expect("redis");
+    let mine = client(&server.url()).await;
+    let theirs = client(&server.url()).await;
+    let one = mine.semaphore("s", 2).expect("good").acquire().await.expect("free");
+    let two = theirs.semaphore("s", 2).expect("good").acquire().await.expect("free");
+    assert_ne!(one.token(), two.token());
+    assert!(theirs.semaphore("s", 2).expect("good").try_acquire().await.expect("an answer").is_none());
+    let error = theirs.semaphore("s", 3).expect("good").try_acquire().await.expect_err("another limit");
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    let third = tokio::spawn({
+        let theirs = theirs.clone();
+        async move { theirs.semaphore("s", 2).expect("good").acquire().await.expect("a grant") }
+    });
+    waiting(&mine, "s", 1).await;
+    let _ = one.release().await;
+    let third = third.await.expect("a task");
+    let _ = (two.release().await, third.release().await);
+    assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn plain_locks_keep_the_convention_of_others() {
+    let server = RedisServer::start().await.expect("redis");
+    let url = format!("{}?style=plain", server.url());
+    let locks = client(&url).await;
+    let guard = lock(&locks, "job:1").await;
+    let value = server.command(&["GET", "job:1"]).await.expect("GET").text();
+    assert_eq!(value.as_deref(), Some(guard.owner_id().as_str()));
+    assert!(guard.token().is_none());
+    let theirs = server.command(&["SET", "job:1", "somebody", "NX", "PX", "1000"]).await.expect("SET");
+    assert!(theirs.text().is_none(), "a stranger got it too");
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+
+    server.command(&["SET", "job:1", "somebody", "NX", "PX", "60000"]).await.expect("SET");
+    let mutex = locks.mutex("job:1").expect("a name");
+    assert!(mutex.try_lock().await.expect("an answer").is_none());
+    assert_eq!(locks.inspect("job:1").await.expect("inspect").holders[0].owner, "somebody");
+    let waiter = tokio::spawn(async move { mutex.lock_within(SOON).await });
+    server.command(&["DEL", "job:1"]).await.expect("DEL");
+    let guard = waiter.await.expect("a task").expect("an answer").expect("free");
+    server.command(&["SET", "job:1", "a thief"]).await.expect("SET");
+    assert_eq!(guard.release().await.expect("release"), Released::AlreadyLost);
+    let left = server.command(&["GET", "job:1"]).await.expect("GET").text();
+    assert_eq!(left.as_deref(), Some("a thief"));
+}
+
+#[tokio::test]
+async fn barging_lets_the_holder_take_it_again_and_still_wakes_the_waiter() {
+    let server = RedisServer::start().await.expect("redis");
+    let config = config(&server.url()).style(Style::Barging);
+    let connect = async || {
+        let backend = config.clone().connect().await.expect("a connection");
+        dlock_core::Locks::new(std::sync::Arc::new(backend)).expect("defaults")
+    };
+    let (mine, theirs) = (connect().await, connect().await);
+    let guard = lock(&mine, "a").await;
+    let waiter = tokio::spawn(async move { lock(&theirs, "a").await });
+    waiting(&mine, "a", 1).await;
+    let _ = guard.release().await;
+    let guard = waiter.await.expect("a task");
+    let _ = guard.release().await;
+    assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_fenced_write_of_an_old_holder_is_refused() {
+    let server = RedisServer::start().await.expect("redis");
+    let redis = backend(&server.url()).await;
+    let locks = dlock_core::Locks::new(redis.clone()).expect("defaults");
+    let first = lock(&locks, "a").await;
+    let old = first.token().expect("fencing");
+    assert!(redis.fenced_set("stock", "5000", old).await.expect("write"));
+    let _ = first.release().await;
+    let second = lock(&locks, "a").await;
+    let new = second.token().expect("fencing");
+    assert!(redis.fenced_set("stock", "4999", new).await.expect("write"));
+    assert!(redis.fenced_set("stock", "4998", new).await.expect("write"), "the same holder writes again");
+    assert!(!redis.fenced_set("stock", "5000", old).await.expect("an answer"), "a stale write got through");
+    let stock = server.command(&["GET", "stock"]).await.expect("GET").text();
+    assert_eq!(stock.as_deref(), Some("4998"));
+}

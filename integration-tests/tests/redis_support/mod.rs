@@ -1,0 +1,91 @@
+//! What the tests of the Redis backend share.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlock_core::{Guard, Locks, Settings};
+use dlock_redis::{Config, RedisBackend};
+use integration_tests::{RedisServer, Reply};
+
+/// Longer than anything takes on a loaded machine, and far shorter than the default lease.
+pub const SOON: Duration = Duration::from_secs(10);
+
+pub fn config(url: &str) -> Config {
+    Config::from_url(url).expect("a good URL")
+}
+
+pub async fn backend(url: &str) -> Arc<RedisBackend> {
+    Arc::new(config(url).connect().await.expect("a connection"))
+}
+
+/// A client of its own, as another process would have.
+pub async fn client(url: &str) -> Locks {
+    Locks::new(backend(url).await).expect("defaults")
+}
+
+pub async fn client_with(url: &str, settings: Settings) -> Locks {
+    Locks::builder(backend(url).await)
+        .settings(settings)
+        .build()
+        .expect("good settings")
+}
+
+/// Takes a lock that is expected to come soon.
+pub async fn lock(locks: &Locks, name: &str) -> Guard {
+    let mutex = locks.mutex(name).expect("a good name");
+    let guard = mutex.lock_within(SOON).await.expect("the store answers");
+    guard.unwrap_or_else(|| panic!("{name:?} was still held after {SOON:?}"))
+}
+
+/// Resolves when `count` attempts stand in the queue of a lock.
+pub async fn waiting(locks: &Locks, name: &str, count: usize) {
+    integration_tests::until("waiters in the queue", SOON, || async {
+        let info = locks.inspect(name).await.expect("inspect");
+        if info.waiters.len() == count {
+            return Ok(());
+        }
+        Err(integration_tests::Error::answer("waiters", info.waiters.len().to_string()))
+    })
+    .await
+    .expect("the waiters come");
+}
+
+/// Every key at the server, with those of fence counters and of the memory of abandoned attempts left out.
+pub async fn residue(server: &RedisServer) -> Vec<String> {
+    let keys = server.command(&["KEYS", "*"]).await.expect("KEYS");
+    let mut left = Vec::new();
+    for key in keys.list().iter().filter_map(Reply::text) {
+        let kept = match server.command(&["TYPE", &key]).await.expect("TYPE").text().as_deref() {
+            // A counter alone, or a counter beside the memory of an abandoned attempt.
+            Some("string") => {
+                let value = server.command(&["GET", &key]).await.expect("GET").text().unwrap_or_default();
+                let ttl = number(&server.command(&["PTTL", &key]).await.expect("PTTL"));
+                value.trim_end_matches('+').len() == 16 && ttl > 0
+            }
+            Some("none") => true,
+            _ => key.ends_with(":t"),
+        };
+        if !kept {
+            left.push(key);
+        }
+    }
+    left
+}
+
+pub fn number(reply: &Reply) -> i64 {
+    match reply {
+        Reply::Number(number) => *number,
+        other => panic!("not a number: {other:?}"),
+    }
+}
+
+/// How often the server was called by `command` since its statistics were reset.
+pub async fn calls(server: &RedisServer, command: &str) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]).await.expect("INFO").text().unwrap_or_default();
+    let start = format!("cmdstat_{command}:calls=");
+    stats
+        .lines()
+        .find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok())
+        .unwrap_or(0)
+}
