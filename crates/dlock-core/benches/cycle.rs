@@ -2,6 +2,11 @@
 //!
 //! `cargo bench -p dlock-core --bench cycle`
 
+#![allow(
+    clippy::expect_used,
+    reason = "a benchmark ends where its expectation breaks"
+)]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

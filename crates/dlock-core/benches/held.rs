@@ -1,7 +1,11 @@
 //! What 100,000 locks held at once by one client cost: memory for each, and the renewals of a minute.
 //!
 //! `cargo bench -p dlock-core --bench held`
-#![allow(clippy::print_stdout, reason = "a benchmark talks to a person")]
+#![allow(
+    clippy::print_stdout,
+    clippy::expect_used,
+    reason = "a benchmark talks to a person, and ends where its expectation breaks"
+)]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

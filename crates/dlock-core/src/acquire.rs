@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use crate::backoff::{Backoff, random_between};
-use crate::client::Client;
+use crate::client::{Client, in_runtime};
 use crate::guard::Guard;
 use crate::hold::Hold;
 use crate::ledger::closed;
@@ -14,8 +14,8 @@ use crate::queue::Turn;
 use crate::settings::Checked;
 use crate::stats::Event;
 use crate::{
-    Attempt, Error, ErrorKind, Fairness, HeldNow, Lease, Mode, Moment, Name, Operation, Order,
-    Owner, Request, Result, WakeUp, wait,
+    Attempt, Error, ErrorKind, Fairness, HeldNow, Lease, LockInfo, Mode, Moment, Name, Operation,
+    Order, Owner, Request, Result, WakeUp, wait,
 };
 
 /// A backend that ends its wait at the deadline by itself leaves nothing to undo: it gets this much longer.
@@ -119,6 +119,17 @@ impl Ask {
         outcome.map_err(|error| self.explain(error))
     }
 
+    /// Who holds and who waits.
+    pub(crate) async fn inspect(&self) -> Result<LockInfo> {
+        self.client
+            .question(
+                &self.settings,
+                Operation::Inspect,
+                self.client.backend.inspect(&self.name),
+            )
+            .await
+    }
+
     fn explain(&self, error: Error) -> Error {
         self.client.explain(error, Operation::Acquire, &self.name)
     }
@@ -164,9 +175,7 @@ impl Walk<'_> {
             owner,
             ..
         } = self.ask;
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(no_runtime());
-        }
+        in_runtime()?;
         client.backend.capabilities().require_mode(*mode)?;
         let owner = match mode {
             Mode::Permit { .. } => None,
@@ -360,12 +369,6 @@ impl Walk<'_> {
     }
 }
 
-pub(crate) fn no_runtime() -> Error {
-    Error::invalid(
-        "called outside of a tokio runtime: call it from a task, or inside Runtime::block_on",
-    )
-}
-
 /// An attempt whose outcome is not known. Whatever ends it without a word leaves it to the reaper (C13, C15).
 struct Doubt<'a> {
     client: &'a Arc<Client>,
@@ -414,7 +417,7 @@ impl<'a> Doubt<'a> {
             self.client.queue.held_by(&name, &hold);
         }
         drop(passed_on);
-        self.client.ensure_keeper();
+        self.client.ensure_tasks();
         hold
     }
 }

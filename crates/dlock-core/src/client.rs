@@ -79,8 +79,10 @@ impl Client {
         })
     }
 
-    pub(crate) fn ensure_keeper(self: &Arc<Self>) {
+    /// Both tasks run from the first hold on; also the reaper, for what a runtime that ended may have left.
+    pub(crate) fn ensure_tasks(self: &Arc<Self>) {
         self.keeper.ensure(|| keeper::run(self));
+        self.ensure_reaper();
     }
 
     fn ensure_reaper(self: &Arc<Self>) -> bool {
@@ -132,6 +134,7 @@ impl Client {
 
     /// Resolves when the hold is lost, with the reason, or when it was released.
     pub(crate) async fn lost(self: &Arc<Self>, hold: &Arc<Hold>) -> Option<LossReason> {
+        self.ensure_tasks();
         if hold.ended(self.clock.as_ref()).await == State::Held {
             // Its time is up, and the keeper did not get to run.
             self.lose(hold, hold.clock_reason());
@@ -215,16 +218,31 @@ impl Client {
         }
     }
 
+    /// A trip for somebody who asks about locks.
+    pub(crate) async fn question<T>(
+        &self,
+        settings: &Checked,
+        operation: Operation,
+        trip: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        in_runtime()?;
+        self.trip(settings.trip_timeout, trip)
+            .await
+            .map_err(|error| error.context(self.backend_name(), operation, None))
+    }
+
     pub(crate) fn explain(&self, error: Error, operation: Operation, name: &crate::Name) -> Error {
         error.context(self.backend_name(), operation, Some(name))
     }
 
     /// Gives everything back, waits until nothing is left in doubt, and closes the backend.
     pub(crate) async fn close(self: &Arc<Self>, settings: &Checked) -> Result<()> {
+        in_runtime()?;
         let name = self.backend_name();
         let Some(left) = self.ledger.close() else {
             return Ok(());
         };
+        self.ensure_reaper();
         for hold in left {
             self.lose(&hold, LossReason::Closed);
         }
@@ -245,6 +263,16 @@ impl Client {
         quiet
             .and(closed)
             .map_err(|error| error.context(name, Operation::Close, None))
+    }
+}
+
+/// Timers and background tasks need a runtime.
+pub(crate) fn in_runtime() -> Result<()> {
+    match Handle::try_current() {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::invalid(
+            "called outside of a tokio runtime: call it from a task, or inside Runtime::block_on",
+        )),
     }
 }
 

@@ -6,14 +6,14 @@ use futures::stream::unfold;
 
 use crate::acquire::Ask;
 use crate::settings::check_label;
-use crate::{FencingToken, Guard, Locks, Result};
+use crate::{FencingToken, Guard, Result};
 
 /// How often [`Election::observe`] looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Chooses one leader among many: a thin layer on the exclusive lock.
 ///
-/// Made by [`Locks::election`]. Candidates campaign with a value that everybody can read, such as their address.
+/// Made by [`Locks::election`](crate::Locks::election). Candidates campaign with a value that everybody can read, such as their address.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -31,7 +31,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Election {
-    locks: Locks,
     ask: Ask,
     look_every: Duration,
 }
@@ -50,9 +49,8 @@ pub struct Leader {
 }
 
 impl Election {
-    pub(crate) fn new(locks: Locks, ask: Ask) -> Self {
+    pub(crate) fn new(ask: Ask) -> Self {
         Self {
-            locks,
             ask,
             look_every: LOOK_EVERY,
         }
@@ -87,7 +85,7 @@ impl Election {
     ///
     /// When the store cannot be asked.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        let info = self.locks.inspect(&self.ask.name).await?;
+        let info = self.ask.inspect().await?;
         Ok(info.holders.into_iter().next().map(|holder| Leader {
             value: holder.label,
             token: holder.token,

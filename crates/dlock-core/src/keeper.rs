@@ -30,6 +30,7 @@ async fn keep(
     ledger: Arc<crate::ledger::Ledger>,
 ) {
     let mut trips = FuturesUnordered::new();
+    ledger.renewals_ended(clock.now());
     loop {
         let next = {
             let Some(client) = client.upgrade() else {

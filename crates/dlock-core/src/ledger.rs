@@ -232,6 +232,29 @@ impl Ledger {
         due
     }
 
+    /// A new keeper starts: renewals that the old one had under way ended with its runtime.
+    pub(crate) fn renewals_ended(&self, now: Moment) {
+        let mut lines = locked(&self.lines);
+        let interrupted: Vec<_> = lines
+            .holds
+            .values()
+            .filter(|hold| hold.renewing.swap(false, Ordering::Relaxed))
+            .cloned()
+            .collect();
+        for hold in &interrupted {
+            lines.plan(hold, now);
+        }
+    }
+
+    /// Whether an owner holds a lock now.
+    pub(crate) fn is_owned(&self, owner: Owner, name: &Name, now: Moment) -> bool {
+        let lines = locked(&self.lines);
+        lines
+            .owned
+            .get(&(owner, name.clone()))
+            .is_some_and(|hold| hold.is_held(now))
+    }
+
     /// A renewal ended; the keeper looks again at `next`, or when the hold ends.
     pub(crate) fn renewed(&self, hold: &Arc<Hold>, next: Moment) {
         hold.renewing.store(false, Ordering::Relaxed);

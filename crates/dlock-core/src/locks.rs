@@ -138,7 +138,7 @@ impl Locks {
     pub fn election(&self, name: impl AsRef<str>) -> Result<Election> {
         self.capabilities().require(&[Capability::Inspect])?;
         let ask = self.ask(name.as_ref(), Mode::Exclusive)?;
-        Ok(Election::new(self.clone(), ask))
+        Ok(Election::new(ask))
     }
 
     /// Who holds a lock and who waits for it.
@@ -188,13 +188,7 @@ impl Locks {
         operation: Operation,
         trip: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(crate::acquire::no_runtime());
-        }
-        self.client
-            .trip(self.settings.trip_timeout, trip)
-            .await
-            .map_err(|error| error.context(self.client.backend_name(), operation, None))
+        self.client.question(&self.settings, operation, trip).await
     }
 
     /// What this client has done so far, and what it holds now.
@@ -230,9 +224,6 @@ impl Locks {
     ///
     /// When the store did not confirm everything in time; what is left ends with its lease.
     pub async fn close(&self) -> Result<()> {
-        if tokio::runtime::Handle::try_current().is_err() {
-            return Err(crate::acquire::no_runtime());
-        }
         self.client.close(&self.settings).await
     }
 }

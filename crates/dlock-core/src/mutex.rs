@@ -88,6 +88,22 @@ impl Mutex {
         self
     }
 
+    /// Whether anybody holds the lock, as the store sees it now. The answer may be old when it arrives.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be asked, or cannot tell.
+    pub async fn is_locked(&self) -> Result<bool> {
+        Ok(self.ask.inspect().await?.is_locked())
+    }
+
+    /// Whether this lock's owner, or the owner of the scope we are in, holds it now. Asks nobody.
+    pub fn is_mine(&self) -> bool {
+        let owner = self.ask.owner.or_else(Owner::current);
+        let now = self.ask.client.clock.now();
+        owner.is_some_and(|owner| self.ask.client.ledger.is_owned(owner, self.name(), now))
+    }
+
     /// The lock's name.
     pub fn name(&self) -> &Name {
         &self.ask.name

@@ -61,21 +61,20 @@ impl Queue {
 
     /// Whether this client itself holds the lock alone at `now`: then everybody else's try is in vain.
     pub(crate) fn is_held(&self, name: &Name, now: Moment) -> bool {
-        locked(&self.lines)
+        // Out of the lock before it is dropped: the last reference to a hold may carry the turn, and passes it on.
+        let holder = locked(&self.lines)
             .get(name)
-            .and_then(|line| line.holder.upgrade())
-            .is_some_and(|hold| hold.is_held(now))
+            .and_then(|line| line.holder.upgrade());
+        holder.is_some_and(|hold| hold.is_held(now))
     }
 
     /// Whether it is known, not only likely, that somebody holds the lock: this client, or others as the store has told the
     /// task that has the turn (C5).
     pub(crate) fn is_contended(&self, name: &Name, now: Moment) -> bool {
-        let lines = locked(&self.lines);
-        let Some(line) = lines.get(name) else {
-            return false;
-        };
-        line.holder.upgrade().is_some_and(|hold| hold.is_held(now))
-            || line.asks.upgrade().is_some_and(|ask| ask.is_contended())
+        let asks = locked(&self.lines)
+            .get(name)
+            .and_then(|line| line.asks.upgrade());
+        asks.is_some_and(|request| request.is_contended()) || self.is_held(name, now)
     }
 
     /// How many tasks wait for their turn.

@@ -240,6 +240,34 @@ fn a_guard_may_be_dropped_anywhere() {
     assert!(guard.is_held(), "renewed by the new runtime");
 }
 
+/// A renewal that was under way when its runtime ended must not stop renewals for ever.
+#[test]
+fn a_hold_outlives_the_runtime_of_its_renewal() {
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap()
+    };
+    let backend = MemoryBackend::new();
+    let control = backend.control();
+    let locks = Locks::builder(Arc::new(backend))
+        .settings(Settings::new().lease(seconds(3)))
+        .build()
+        .unwrap();
+    let first = runtime();
+    let guard = first.block_on(locks.mutex("x").unwrap().lock()).unwrap();
+    control.hang();
+    std::thread::sleep(millis(1300)); // the renewal hangs
+    first.shutdown_timeout(seconds(5));
+    control.heal();
+    let second = runtime();
+    let _other = second.block_on(locks.mutex("y").unwrap().lock()).unwrap();
+    std::thread::sleep(millis(2500));
+    assert!(guard.is_held(), "renewed by the new keeper");
+}
+
 #[test]
 fn outside_of_a_runtime_there_is_a_clear_error() {
     let locks = Locks::new(Arc::new(MemoryBackend::new())).unwrap();
