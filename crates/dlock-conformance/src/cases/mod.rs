@@ -1,0 +1,75 @@
+//! The cases, by theme.
+
+mod cancel;
+mod deaths;
+mod drops;
+mod exclusion;
+mod fairness;
+mod limits;
+mod loss;
+mod lost_replies;
+mod modes;
+mod names;
+mod reach;
+mod residue;
+mod stale;
+mod tokens;
+mod validity;
+mod wakeup;
+
+use crate::Case;
+
+/// Every case of the suite.
+pub fn cases() -> impl Iterator<Item = &'static Case> {
+    [
+        exclusion::CASES,
+        names::CASES,
+        limits::CASES,
+        reach::CASES,
+        stale::CASES,
+        validity::CASES,
+        loss::CASES,
+        tokens::CASES,
+        deaths::CASES,
+        cancel::CASES,
+        drops::CASES,
+        lost_replies::CASES,
+        residue::CASES,
+        wakeup::CASES,
+        fairness::CASES,
+        modes::CASES,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::Clause;
+
+    #[test]
+    fn every_clause_has_a_case() {
+        for clause in Clause::ALL {
+            let found = cases().any(|case| case.clause == *clause);
+            assert!(found, "{clause} has no case: {}", clause.summary());
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut seen = HashSet::new();
+        for case in cases() {
+            assert!(seen.insert(case.name), "{} is there twice", case.name);
+        }
+    }
+
+    #[test]
+    fn clauses_are_numbered_without_a_gap() {
+        for (index, clause) in Clause::ALL.iter().enumerate() {
+            assert_eq!(clause.to_string(), format!("C{}", index + 1));
+        }
+    }
+}

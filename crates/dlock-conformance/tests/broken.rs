@@ -1,0 +1,149 @@
+//! The suite itself under test: stores with one defect each, and the clause that must catch it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and prints its table"
+)]
+
+mod defects;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use defects::*;
+use dlock_conformance::{Case, Clause, Harness, Outcome, Timings, cases, check};
+
+struct Broken {
+    what: &'static str,
+    clause: Clause,
+    store: fn() -> Arc<dyn Harness>,
+}
+
+macro_rules! broken {
+    ($($clause:ident $defect:ty, $what:literal;)*) => {
+        &[$(Broken { what: $what, clause: Clause::$clause, store: store::<$defect> },)*]
+    };
+}
+
+const BROKEN: &[Broken] = broken! {
+    C1 TwoHolders, "two holders";
+    C2 ReentersByClient, "a client that holds gets in again";
+    C3 Changed<LowerCase>, "names without case";
+    C3 Changed<TrimEnd>, "names without trailing spaces";
+    C3 Changed<Cut64>, "names cut at 64 bytes";
+    C3 SecondFreesFirst, "a second lock frees the first";
+    C3 ReleaseFreesOthers, "a release ends the other holds of the client";
+    C4 TryWaits, "a try waits for the holder";
+    C4 IgnoresTimeLimit, "the time limit is ignored";
+    C5 UnreachableIsBusy, "unreachable is reported as busy";
+    C6 ReleasesAnyone, "release without owner check";
+    C6 AbandonsAnyone, "undo without owner check";
+    C6 RevivesHolds, "renewal revives a hold that is gone";
+    C6 AlwaysFreed, "release of a lost hold says freed";
+    C7 ValidFromReply, "validity counted from the reply";
+    C8 RenewsWithoutStore, "renewal without the store's word";
+    C9 LossOnRelease, "a release is reported as a loss";
+    C10 FailedRenewalIsLoss, "a failed renewal is taken for a loss";
+    C10 RenewalStops, "renewal stops at the first failure";
+    C11 SameToken, "repeating token";
+    C11 TokenGoesBack, "token that goes back";
+    C11 TokenPerClient, "each client counts its own tokens";
+    C12 Changed<NeverExpires>, "holds of the dead never end";
+    C13 AbandonDoesNothing, "leak on cancel";
+    C13 AbandonIsForgotten, "an abandoned attempt takes effect later";
+    C14 ReleaseDoesNothing, "release does nothing";
+    C15 NotIdempotent, "an attempt that is sent twice is in its own way";
+    C15 RepeatsRelease, "a release whose reply was lost says lost";
+    C16 LeavesRows, "a row is left for every acquire";
+    C17 WakesHerd, "a release wakes the herd";
+    C17 SleepsOver, "a waiter wakes late";
+    C18 LastComeFirstServed, "last come, first served";
+    C18 DeadWaiterStalls, "a dead waiter stalls the queue";
+    C19 StarvesWriters, "readers starve a writer";
+    C19 PermitOverrun, "more permits than the limit";
+    C19 LimitMismatchIsBusy, "another limit goes unnoticed";
+    C19 DowngradeDoesNothing, "downgrade does nothing";
+    C19 DowngradeHasAGap, "downgrade with a gap";
+    C20 OwnWatchdog, "a watchdog that outlives the release";
+};
+
+/// Runs jobs on several threads at once: most of them wait most of the time.
+fn at_once<J: Sync, T: Send>(jobs: &[J], work: impl Fn(&J) -> T + Sync) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..12)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut mine = Vec::new();
+                    loop {
+                        let index = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(job) = jobs.get(index) else {
+                            return mine;
+                        };
+                        mine.push((index, work(job)));
+                    }
+                })
+            })
+            .collect();
+        let joined = threads.into_iter().map(|thread| thread.join().unwrap());
+        joined.flatten().collect()
+    });
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+#[test]
+fn every_broken_backend_is_caught_by_its_clause() {
+    let jobs: Vec<(&Broken, &Case)> = BROKEN
+        .iter()
+        .flat_map(|broken| {
+            let cases = cases().filter(|case| case.clause == broken.clause);
+            cases.map(move |case| (broken, case))
+        })
+        .collect();
+    let outcomes = at_once(&jobs, |(broken, case)| check(&(broken.store)(), case.name));
+    println!("| broken backend | clause | caught by |\n|---|---|---|");
+    let mut missed = Vec::new();
+    for broken in BROKEN {
+        let caught: Vec<String> = jobs
+            .iter()
+            .zip(&outcomes)
+            .filter(|((of, _), outcome)| of.what == broken.what && outcome.is_failed())
+            .map(|((_, case), _)| format!("`{}`", case.name))
+            .collect();
+        println!(
+            "| {} | {} | {} |",
+            broken.what,
+            broken.clause,
+            caught.join(", ")
+        );
+        if caught.is_empty() {
+            missed.push(broken.what);
+        }
+    }
+    assert!(missed.is_empty(), "not caught: {missed:?}");
+}
+
+#[test]
+fn the_wrapper_without_a_defect_passes_everything() {
+    let store = store_with::<NoDefect>(Timings::default());
+    let all: Vec<&Case> = cases().collect();
+    let outcomes = at_once(&all, |case| check(&store, case.name));
+    let failed: Vec<String> = all
+        .iter()
+        .zip(outcomes)
+        .filter(|(_, outcome)| *outcome != Outcome::Passed)
+        .map(|(case, outcome)| format!("{case:?}: {outcome:?}"))
+        .collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+/// Every clause that a backend can break has a broken backend.
+#[test]
+fn every_clause_has_a_broken_backend() {
+    for clause in Clause::ALL {
+        let found = BROKEN.iter().any(|broken| broken.clause == *clause);
+        assert!(found, "{clause} catches nothing");
+    }
+}
