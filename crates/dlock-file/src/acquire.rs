@@ -1,0 +1,162 @@
+//! One attempt, and its undo. Everything here runs behind the lock's gate, on a thread that may block.
+
+use dlock_core::{AttemptId, Error, ErrorKind, HeldNow, Mode, Name, Request, Result};
+
+use crate::connect::Store;
+use crate::fence::now_micros;
+use crate::key::Key;
+use crate::life::ClientId;
+use crate::state::{Holder, State, WAITER_LEASE, Waiter};
+
+/// A waiter says that it is alive this often at least.
+const SAY_HELLO: u64 = WAITER_LEASE.as_micros() as u64 / 4;
+
+/// What a request asks for, as a thread can own it.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask {
+    pub(crate) name: Name,
+    pub(crate) mode: Mode,
+    pub(crate) attempt: AttemptId,
+    pub(crate) label: String,
+}
+
+impl Ask {
+    pub(crate) fn of(request: &Request) -> Self {
+        Self {
+            name: request.name().clone(),
+            mode: request.mode(),
+            attempt: request.attempt(),
+            label: request.label().to_owned(),
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Held { token: u64 },
+    Busy { first: bool },
+}
+
+impl Store {
+    /// Takes the lock if it is this attempt's turn. With a bell it also stands in the line, and keeps its place.
+    pub(crate) fn attempt(&self, ask: &Ask, bell: Option<&str>) -> Result<Outcome> {
+        let me = self.me()?;
+        let key = Key::of(&ask.name);
+        let gate = self.gate(&key)?;
+        if Self::is_abandoned(ask.attempt) {
+            return Err(Error::new(
+                ErrorKind::Store,
+                "this attempt was abandoned: make a new one",
+            )
+            .with_held(HeldNow::No));
+        }
+        let mut page = self.page(&key, &ask.name)?;
+        let state = &mut page.state;
+        if let Some(holder) = state.holders.iter().find(|h| h.attempt == ask.attempt) {
+            // The same attempt twice is one hold (C15).
+            return Ok(Outcome::Held {
+                token: holder.token,
+            });
+        }
+        let now = monotonic_micros();
+        let mut changed = false;
+        if !state.lets_in(ask.attempt, ask.mode) || many(state) {
+            changed = state.sweep(now, me, |id| self.is_alive(id))?;
+        }
+        state.check_limit(ask.mode)?;
+        if state.lets_in(ask.attempt, ask.mode) {
+            let token = gate.next_token()?;
+            state.waiters.retain(|waiter| waiter.attempt != ask.attempt);
+            state.holders.push(Holder {
+                attempt: ask.attempt,
+                client: me,
+                mode: ask.mode,
+                token,
+                pid: std::process::id(),
+                since: now_micros(),
+                label: ask.label.clone(),
+            });
+            page.write()?;
+            // Readers and permits go in one after the other.
+            self.wake_next(&page.state);
+            return Ok(Outcome::Held { token });
+        }
+        if let Some(bell) = bell {
+            changed |= stand_in_line(state, ask, me, bell, now);
+        }
+        if changed {
+            page.write()?;
+            self.wake_next(&page.state);
+        }
+        let first = page.state.waiters.first();
+        Ok(Outcome::Busy {
+            first: first.is_some_and(|waiter| waiter.attempt == ask.attempt),
+        })
+    }
+
+    /// Removes whatever the attempt left, and makes sure that nothing of it comes later (C13).
+    pub(crate) fn abandon(&self, ask: &Ask) -> Result<()> {
+        self.leave(ask, true)
+    }
+
+    /// Leaves the line; the attempt may come again.
+    pub(crate) fn leave_line(&self, ask: &Ask) -> Result<()> {
+        self.leave(ask, false)
+    }
+
+    fn leave(&self, ask: &Ask, for_good: bool) -> Result<()> {
+        let key = Key::of(&ask.name);
+        let _gate = self.gate(&key)?;
+        if for_good {
+            Self::remember_abandoned(ask.attempt);
+        }
+        let mut page = self.page(&key, &ask.name)?;
+        let state = &mut page.state;
+        let before = (state.holders.len(), state.waiters.len());
+        state.holders.retain(|holder| holder.attempt != ask.attempt);
+        state.waiters.retain(|waiter| waiter.attempt != ask.attempt);
+        if before != (state.holders.len(), state.waiters.len()) {
+            page.write()?;
+            self.wake_next(&page.state);
+        }
+        Ok(())
+    }
+}
+
+/// Readers that overlap for ever would never be swept: look at them when there are 8, 16, 32 …
+fn many(state: &State) -> bool {
+    state.holders.len() >= 8 && state.holders.len().is_power_of_two()
+}
+
+/// `true` when something has to be written.
+fn stand_in_line(state: &mut State, ask: &Ask, me: ClientId, bell: &str, now: u64) -> bool {
+    let place = state.waiters.iter_mut().find(|w| w.attempt == ask.attempt);
+    match place {
+        Some(waiter) if now.saturating_sub(waiter.seen) < SAY_HELLO => false,
+        Some(waiter) => {
+            waiter.seen = now;
+            true
+        }
+        None => {
+            state.waiters.push(Waiter {
+                attempt: ask.attempt,
+                client: me,
+                mode: ask.mode,
+                seen: now,
+                bell: bell.to_owned(),
+                label: ask.label.clone(),
+            });
+            true
+        }
+    }
+}
+
+/// The same for all processes of the host; stands still while nobody can look.
+pub(crate) fn monotonic_micros() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    let nanos = u64::try_from(now.tv_nsec).unwrap_or_default();
+    seconds
+        .saturating_mul(1_000_000)
+        .saturating_add(nanos / 1000)
+}

@@ -1,0 +1,136 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dlock_core::{
+    Attempt, Backend, Busy, Capabilities, Error, ErrorKind, Fairness, Lease, Liveness, LockInfo,
+    Name, Reach, Released, Renewal, Request, Result, WakeUp,
+};
+
+use crate::acquire::{Ask, Outcome};
+use crate::connect::{Store, locked};
+use crate::wait;
+
+/// One client of a folder of locks.
+///
+/// Made by [`Config::connect`](crate::Config::connect). Its methods need a tokio runtime with I/O and time enabled.
+#[derive(Debug)]
+pub struct FileBackend {
+    store: Arc<Store>,
+    identity: String,
+    capabilities: Capabilities,
+}
+
+impl FileBackend {
+    pub(crate) fn open(folder: &Path) -> Result<Self> {
+        let store = Store::open(folder)?;
+        let mut capabilities = Capabilities::new("file");
+        capabilities.fencing = true;
+        capabilities.fairness = Fairness::Fifo;
+        capabilities.wake_up = WakeUp::Push {
+            bound: wait::FIRST_LOOKS,
+        };
+        capabilities.liveness = Liveness::Process;
+        capabilities.reach = Reach::Host;
+        capabilities.shared = true;
+        capabilities.downgrade = true;
+        capabilities.permits = true;
+        capabilities.inspect = true;
+        // Nobody renews, so a holder would not be told that its lock was broken.
+        capabilities.break_lock = false;
+        capabilities.durability = "the locks end with their processes; a machine that restarts has none, and tokens go on increasing";
+        Ok(Self {
+            identity: format!("file:{}", store.folder.display()),
+            store: Arc::new(store),
+            capabilities,
+        })
+    }
+}
+
+/// Runs one step on a thread that may block. A step whose future is dropped runs to its end; what it does then is undone by
+/// `abandon`, or refused because `abandon` came first.
+pub(crate) async fn blocking<T: Send + 'static>(
+    store: &Arc<Store>,
+    step: impl FnOnce(&Store) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let store = store.clone();
+    match tokio::task::spawn_blocking(move || step(&store)).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(Error::new(
+            ErrorKind::Store,
+            "the runtime is shutting down, and the step was not done",
+        )),
+    }
+}
+
+#[async_trait]
+impl Backend for FileBackend {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        let from = request.now();
+        let ask = Ask::of(request);
+        let outcome = blocking(&self.store, move |store| store.attempt(&ask, None)).await?;
+        Ok(match outcome {
+            Outcome::Held { token } => Attempt::Held(Lease::new(request, from).with_token(token)),
+            Outcome::Busy { .. } => Attempt::Busy(Busy::default()),
+        })
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+        wait::acquire(&self.store, request).await
+    }
+
+    /// Core never asks: holds last as long as their process. They are looked up all the same.
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        let mut answers = Vec::with_capacity(leases.len());
+        for lease in leases {
+            let (name, owner) = (lease.name().clone(), lease.attempt().to_string());
+            let found = blocking(&self.store, move |store| store.inspect(&name)).await;
+            answers.push(match found {
+                Ok(info) if info.holders.iter().any(|holder| holder.owner == owner) => {
+                    Renewal::Extended
+                }
+                Ok(_) => Renewal::Lost(dlock_core::LossReason::Gone),
+                Err(error) => Renewal::Failed(error),
+            });
+        }
+        answers
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<Released> {
+        let (name, attempt) = (lease.name().clone(), lease.attempt());
+        blocking(&self.store, move |store| store.release(&name, attempt)).await
+    }
+
+    async fn abandon(&self, request: &Request) -> Result<()> {
+        let ask = Ask::of(request);
+        blocking(&self.store, move |store| store.abandon(&ask)).await
+    }
+
+    async fn downgrade(&self, lease: &Lease) -> Result<()> {
+        let (name, attempt) = (lease.name().clone(), lease.attempt());
+        blocking(&self.store, move |store| store.downgrade(&name, attempt)).await
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
+        let name = name.clone();
+        blocking(&self.store, move |store| store.inspect(&name)).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        let prefix = prefix.to_owned();
+        blocking(&self.store, move |store| store.list(&prefix)).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        locked(&self.store.life).take();
+        Ok(())
+    }
+}

@@ -1,0 +1,339 @@
+//! The folder: made private, refused when it cannot be trusted, and the few ways in which its files are touched.
+
+use std::collections::{HashSet, VecDeque};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use dlock_core::{AttemptId, Error, ErrorKind, Name, Result};
+
+use crate::error::failed;
+use crate::key::Key;
+use crate::life::Life;
+use crate::slots;
+use crate::state::State;
+
+/// Written into the folder, so that a later format is not misread by an earlier version.
+const FORMAT: &str = "dlock-file 1\n";
+
+/// How long an abandoned attempt is remembered, so that a late thread of it cannot take effect (C13).
+const REMEMBER: Duration = Duration::from_secs(60);
+
+/// One client of a folder.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) folder: PathBuf,
+    /// Made by the first acquire: a client that only looks leaves nothing.
+    pub(crate) life: Mutex<Option<Life>>,
+    /// Numbers the sockets of this client's waiters.
+    pub(crate) bells: AtomicU64,
+}
+
+/// Of all clients of this process: that is how far an attempt's threads reach.
+static ABANDONED: LazyLock<Mutex<Abandoned>> = LazyLock::new(Mutex::default);
+
+#[derive(Debug, Default)]
+struct Abandoned {
+    attempts: HashSet<AttemptId>,
+    in_order: VecDeque<(Instant, AttemptId)>,
+}
+
+impl Store {
+    pub(crate) fn open(folder: &Path) -> Result<Self> {
+        make_private(folder)?;
+        check_trust(folder, rustix::process::geteuid().as_raw())?;
+        let folder = fs::canonicalize(folder).map_err(|e| failed("open", folder, e))?;
+        check_format(&folder)?;
+        for part in ["gates", "locks", "clients", "wake"] {
+            let path = folder.join(part);
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(failed("make", &path, error));
+                }
+                _ => {}
+            }
+        }
+        let store = Self {
+            folder,
+            life: Mutex::new(None),
+            bells: AtomicU64::new(0),
+        };
+        store.bury_the_dead()?;
+        Ok(store)
+    }
+
+    pub(crate) fn path(&self, part: &str, file: &str) -> PathBuf {
+        self.folder.join(part).join(file)
+    }
+
+    /// What is written about a lock, to be changed: behind its gate.
+    pub(crate) fn page(&self, key: &Key, name: &Name) -> Result<Page> {
+        let path = self.path("locks", &key.file);
+        let mut page = Page {
+            file: open_if_there(&path)?,
+            path,
+            number: 0,
+            state: State::new(name.clone()),
+        };
+        if let Some(file) = &page.file {
+            let (number, text) = slots::read(file).map_err(|e| failed("read", &page.path, e))?;
+            page.number = number;
+            // A file without a whole text is that of a writer killed right at the start, or of a machine that lost its
+            // power; in both cases nobody holds.
+            if let Some(state) = State::parse(&text) {
+                check_name(&state, name, &page.path)?;
+                page.state = state;
+            }
+        }
+        Ok(page)
+    }
+
+    /// What one file of `locks/` says now; `None` when it went away. Needs no gate: a writer leaves the newest text alone.
+    pub(crate) fn glance(&self, file: &str) -> Result<Option<State>> {
+        let path = self.path("locks", file);
+        let Some(file) = open_if_there(&path)? else {
+            return Ok(None);
+        };
+        // Two writes within one read spoil both slots: look again.
+        for _ in 0..10 {
+            let (_, text) = slots::read(&file).map_err(|e| failed("read", &path, e))?;
+            if let Some(state) = State::parse(&text) {
+                return Ok(Some(state));
+            }
+        }
+        Ok(None)
+    }
+
+    /// From now on nothing that this attempt still does takes effect. Called behind the gate.
+    pub(crate) fn remember_abandoned(attempt: AttemptId) {
+        let now = Instant::now();
+        let mut known = locked(&ABANDONED);
+        while let Some((until, old)) = known.in_order.front().copied()
+            && until <= now
+        {
+            known.attempts.remove(&old);
+            known.in_order.pop_front();
+        }
+        if known.attempts.insert(attempt) {
+            known.in_order.push_back((now + REMEMBER, attempt));
+        }
+    }
+
+    pub(crate) fn is_abandoned(attempt: AttemptId) -> bool {
+        locked(&ABANDONED).attempts.contains(&attempt)
+    }
+}
+
+/// A lock's file, behind its gate.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) state: State,
+    path: PathBuf,
+    file: Option<File>,
+    number: u64,
+}
+
+impl Page {
+    /// Writes the state in one step; a lock that nobody uses has no file (C16).
+    pub(crate) fn write(&mut self) -> Result<()> {
+        let path = &self.path;
+        if self.state.is_empty() {
+            return match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(failed("remove", path, error))
+                }
+                _ => Ok(()),
+            };
+        }
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => private_file()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)
+                .map_err(|error| failed("make", path, error))?,
+        };
+        slots::write(&file, self.number, &self.state.to_string())
+            .map_err(|error| failed("write", path, error))?;
+        self.number += 1;
+        self.file = Some(file);
+        Ok(())
+    }
+}
+
+fn check_name(state: &State, name: &Name, path: &Path) -> Result<()> {
+    if state.name == *name {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Store,
+        format!(
+            "{} belongs to the lock {:?}: remove it if nobody uses it",
+            path.display(),
+            state.name
+        ),
+    )
+    .with_backend("file"))
+}
+
+fn open_if_there(path: &Path) -> Result<Option<File>> {
+    match File::options().read(true).write(true).open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("open", path, error)),
+    }
+}
+
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Our files are the user's alone. The sticky bit tells the cleaners of runtime and temporary folders to leave them
+/// (XDG base directory specification, systemd-tmpfiles).
+pub(crate) fn private_file() -> OpenOptions {
+    let mut options = File::options();
+    options.mode(if cfg!(target_os = "linux") {
+        0o1600
+    } else {
+        0o600
+    });
+    options
+}
+
+fn read_if_there(path: &Path) -> Result<Option<String>> {
+    let mut bytes = Vec::new();
+    match File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)) {
+        Ok(_) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", path, error)),
+    }
+}
+
+fn make_private(folder: &Path) -> Result<()> {
+    match fs::symlink_metadata(folder) {
+        Ok(_) => Ok(()),
+        Err(_) => DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(|error| match error.kind() {
+                // Here "not found" is about the user's path, not about a folder that went away.
+                io::ErrorKind::NotFound => Error::new(
+                    ErrorKind::Denied,
+                    format!("cannot make the folder {}: {error}", folder.display()),
+                )
+                .with_backend("file"),
+                _ => failed("make the folder", folder, error),
+            }),
+    }
+}
+
+/// Whoever can change the files of the folder can take or free every lock in it.
+fn check_trust(folder: &Path, user: u32) -> Result<()> {
+    let found = fs::symlink_metadata(folder).map_err(|error| failed("open", folder, error))?;
+    let shown = folder.display();
+    let why = if found.file_type().is_symlink() {
+        format!("the folder {shown} is a symbolic link: name the folder it points to")
+    } else if !found.is_dir() {
+        format!("{shown} is not a folder: remove it, or choose another with file:/path")
+    } else if found.uid() != user {
+        format!(
+            "the folder {shown} belongs to user {}, and you are {user}: choose another with file:/path",
+            found.uid()
+        )
+    } else if found.mode() & 0o022 != 0 {
+        format!(
+            "others may write to the folder {shown}: run chmod go-w on it, or choose another with file:/path"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::Denied, why).with_backend("file"))
+}
+
+fn check_format(folder: &Path) -> Result<()> {
+    let path = folder.join("format");
+    match read_if_there(&path)? {
+        Some(text) if text == FORMAT => Ok(()),
+        Some(text) if !text.is_empty() => Err(Error::new(
+            ErrorKind::Store,
+            format!(
+                "the folder {} has the format {:?}, and this version knows {:?}: use the same version of dlock everywhere",
+                folder.display(),
+                text.trim_end(),
+                FORMAT.trim_end()
+            ),
+        )
+        .with_retryable(false)
+        .with_backend("file")),
+        _ => {
+            // Several first clients may write it at once; each of them renames the same text into place.
+            let draft = folder.join(format!("format.{}", uuid::Uuid::new_v4().simple()));
+            private_file()
+                .write(true)
+                .create_new(true)
+                .open(&draft)
+                .and_then(|mut file| file.write_all(FORMAT.as_bytes()))
+                .and_then(|()| fs::rename(&draft, &path))
+                .map_err(|error| failed("write", &path, error))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn refusal(folder: &Path) -> String {
+        let error = Store::open(folder).expect_err("not to be trusted");
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn a_new_folder_is_private() {
+        let dir = tempfile::tempdir().expect("temp");
+        let folder = dir.path().join("a/b");
+        Store::open(&folder).expect("made");
+        let mode = fs::metadata(&folder).expect("there").mode();
+        assert_eq!(mode & 0o777, 0o700);
+        Store::open(&folder).expect("opened again");
+    }
+
+    #[test]
+    fn folders_that_others_could_change_are_refused() {
+        let dir = tempfile::tempdir().expect("temp");
+        let real = dir.path().join("real");
+        fs::create_dir(&real).expect("made");
+        let link = dir.path().join("link");
+        symlink(&real, &link).expect("linked");
+        assert!(refusal(&link).contains("symbolic link"));
+
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o770)).expect("changed");
+        assert!(refusal(&real).contains("chmod go-w"));
+
+        let file = dir.path().join("file");
+        fs::write(&file, "").expect("written");
+        assert!(refusal(&file).contains("not a folder"));
+
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o700)).expect("changed");
+        let user = rustix::process::geteuid().as_raw();
+        let error = check_trust(&real, user + 1).expect_err("another owner");
+        assert!(error.to_string().contains("belongs to user"), "{error}");
+    }
+
+    #[test]
+    fn another_format_is_refused() {
+        let dir = tempfile::tempdir().expect("temp");
+        fs::write(dir.path().join("format"), "dlock-file 2\n").expect("written");
+        let error = Store::open(dir.path()).expect_err("unknown format");
+        assert!(error.to_string().contains("dlock-file 2"), "{error}");
+    }
+}

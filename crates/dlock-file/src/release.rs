@@ -1,0 +1,48 @@
+//! Free if still the owner; and the downgrade, which is the same step with another ending.
+
+use dlock_core::{AttemptId, Error, ErrorKind, Mode, Name, Released, Result};
+
+use crate::connect::Store;
+use crate::key::Key;
+
+impl Store {
+    pub(crate) fn release(&self, name: &Name, attempt: AttemptId) -> Result<Released> {
+        let key = Key::of(name);
+        let gate = match self.gate(&key) {
+            Ok(gate) => gate,
+            // The folder was removed, and every hold with it.
+            Err(error) if error.kind() == ErrorKind::Unreachable => {
+                return Ok(Released::AlreadyLost);
+            }
+            Err(error) => return Err(error),
+        };
+        let mut page = self.page(&key, name)?;
+        let Some(place) = page.state.holders.iter().position(|h| h.attempt == attempt) else {
+            return Ok(Released::AlreadyLost);
+        };
+        page.state.holders.remove(place);
+        page.write()?;
+        // First out of the gate, then the bell: the one who wakes does not find it shut.
+        drop(gate);
+        self.wake_next(&page.state);
+        Ok(Released::Freed)
+    }
+
+    pub(crate) fn downgrade(&self, name: &Name, attempt: AttemptId) -> Result<()> {
+        let key = Key::of(name);
+        let _gate = self.gate(&key)?;
+        let mut page = self.page(&key, name)?;
+        let Some(holder) = page.state.holders.iter_mut().find(|h| h.attempt == attempt) else {
+            return Err(Error::new(
+                ErrorKind::Lost,
+                "the hold is gone, so there is nothing to downgrade",
+            ));
+        };
+        if holder.mode == Mode::Exclusive {
+            holder.mode = Mode::Shared;
+            page.write()?;
+            self.wake_next(&page.state);
+        }
+        Ok(())
+    }
+}
