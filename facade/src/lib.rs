@@ -7,5 +7,9 @@ pub use connect::{Builder, builder, connect};
 pub use dlock_core::*;
 pub use scheme::{compiled_in, open};
 
+#[cfg(feature = "file")]
+pub use dlock_file as file;
 #[cfg(feature = "memory")]
 pub use dlock_memory as memory;
+#[cfg(feature = "redis")]
+pub use dlock_redis as redis;

@@ -5,16 +5,30 @@ use std::sync::Arc;
 use dlock_core::{Backend, BackendUrl, Error, ErrorKind, Operation, Result};
 
 /// Every scheme this version knows, and the feature that brings it.
-const SCHEMES: &[Scheme] = &[Scheme {
-    name: "memory",
-    feature: "memory",
-    enabled: cfg!(feature = "memory"),
-}];
+const SCHEMES: &[Scheme] = &[
+    scheme("memory", "memory", cfg!(feature = "memory")),
+    scheme("file", "file", cfg!(feature = "file")),
+    scheme("redis", "redis", cfg!(feature = "redis")),
+    scheme("rediss", "redis", cfg!(feature = "redis")),
+    scheme("redis+unix", "redis", cfg!(feature = "redis")),
+    scheme("redis+sentinel", "redis", cfg!(feature = "redis")),
+    scheme("rediss+sentinel", "redis", cfg!(feature = "redis")),
+    scheme("redis+cluster", "redis", cfg!(feature = "redis")),
+    scheme("rediss+cluster", "redis", cfg!(feature = "redis")),
+];
 
 struct Scheme {
     name: &'static str,
     feature: &'static str,
     enabled: bool,
+}
+
+const fn scheme(name: &'static str, feature: &'static str, enabled: bool) -> Scheme {
+    Scheme {
+        name,
+        feature,
+        enabled,
+    }
 }
 
 /// The URL schemes that this program was built with.
@@ -44,10 +58,22 @@ pub async fn open(url: &str) -> Result<Arc<dyn Backend>> {
 
 async fn dispatch(url: &str) -> Result<Arc<dyn Backend>> {
     let parsed = BackendUrl::parse(url)?;
-    match parsed.scheme() {
+    let Some(scheme) = SCHEMES
+        .iter()
+        .find(|known| known.enabled && known.name == parsed.scheme())
+    else {
+        return Err(not_here(parsed.scheme()));
+    };
+    match scheme.feature {
         #[cfg(feature = "memory")]
         "memory" => Ok(Arc::new(dlock_memory::Config::from_url(url)?.connect())),
-        other => Err(not_here(other)),
+        #[cfg(feature = "file")]
+        "file" => Ok(Arc::new(dlock_file::Config::from_url(url)?.connect()?)),
+        #[cfg(feature = "redis")]
+        "redis" => Ok(Arc::new(
+            dlock_redis::Config::from_url(url)?.connect().await?,
+        )),
+        _ => Err(not_here(scheme.name)),
     }
 }
 

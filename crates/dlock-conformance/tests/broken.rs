@@ -7,6 +7,7 @@
 )]
 
 mod defects;
+mod docs;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -103,7 +104,7 @@ fn every_broken_backend_is_caught_by_its_clause() {
         })
         .collect();
     let outcomes = at_once(&jobs, |(broken, case)| check(&(broken.store)(), case.name));
-    println!("| broken backend | clause | caught by |\n|---|---|---|");
+    let mut table = "| broken backend | clause | caught by |\n|---|---|---|\n".to_owned();
     let mut missed = Vec::new();
     for broken in BROKEN {
         let caught: Vec<String> = jobs
@@ -112,8 +113,8 @@ fn every_broken_backend_is_caught_by_its_clause() {
             .filter(|((of, _), outcome)| of.what == broken.what && outcome.is_failed())
             .map(|((_, case), _)| format!("`{}`", case.name))
             .collect();
-        println!(
-            "| {} | {} | {} |",
+        table += &format!(
+            "| {} | {} | {} |\n",
             broken.what,
             broken.clause,
             caught.join(", ")
@@ -122,7 +123,34 @@ fn every_broken_backend_is_caught_by_its_clause() {
             missed.push(broken.what);
         }
     }
+    println!("{table}");
+    docs::write("broken backends", &table);
     assert!(missed.is_empty(), "not caught: {missed:?}");
+}
+
+#[test]
+fn the_table_of_cases_is_current() {
+    let mut table = "| clause | cases |\n|---|---|\n".to_owned();
+    for clause in Clause::ALL {
+        let of_clause = cases().filter(|case| case.clause == *clause);
+        let names: Vec<String> = of_clause.map(|case| format!("`{}`", case.name)).collect();
+        let summary = clause.summary();
+        table += &format!("| {clause} {summary} | {} |\n", names.join(", "));
+    }
+    docs::write("cases", &table);
+    if let Some(text) = docs::read()
+        && std::env::var_os(docs::UPDATE).is_none()
+    {
+        assert!(
+            text.contains(&table),
+            "docs/conformance.md is out of date: run this test with {}=1",
+            docs::UPDATE
+        );
+        for broken in BROKEN {
+            let row = format!("| {} | {} |", broken.what, broken.clause);
+            assert!(text.contains(&row), "docs/conformance.md lacks {row}");
+        }
+    }
 }
 
 #[test]

@@ -9,22 +9,22 @@ use dlock_redis::{Config, RedisBackend};
 use integration_tests::{RedisServer, Reply};
 
 /// Longer than anything takes on a loaded machine, and far shorter than the default lease.
-pub const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(10);
 
-pub fn config(url: &str) -> Config {
+pub(crate) fn config(url: &str) -> Config {
     Config::from_url(url).expect("a good URL")
 }
 
-pub async fn backend(url: &str) -> Arc<RedisBackend> {
+pub(crate) async fn backend(url: &str) -> Arc<RedisBackend> {
     Arc::new(config(url).connect().await.expect("a connection"))
 }
 
 /// A client of its own, as another process would have.
-pub async fn client(url: &str) -> Locks {
+pub(crate) async fn client(url: &str) -> Locks {
     Locks::new(backend(url).await).expect("defaults")
 }
 
-pub async fn client_with(url: &str, settings: Settings) -> Locks {
+pub(crate) async fn client_with(url: &str, settings: Settings) -> Locks {
     Locks::builder(backend(url).await)
         .settings(settings)
         .build()
@@ -32,34 +32,51 @@ pub async fn client_with(url: &str, settings: Settings) -> Locks {
 }
 
 /// Takes a lock that is expected to come soon.
-pub async fn lock(locks: &Locks, name: &str) -> Guard {
+pub(crate) async fn lock(locks: &Locks, name: &str) -> Guard {
     let mutex = locks.mutex(name).expect("a good name");
     let guard = mutex.lock_within(SOON).await.expect("the store answers");
     guard.unwrap_or_else(|| panic!("{name:?} was still held after {SOON:?}"))
 }
 
 /// Resolves when `count` attempts stand in the queue of a lock.
-pub async fn waiting(locks: &Locks, name: &str, count: usize) {
+pub(crate) async fn waiting(locks: &Locks, name: &str, count: usize) {
     integration_tests::until("waiters in the queue", SOON, || async {
         let info = locks.inspect(name).await.expect("inspect");
         if info.waiters.len() == count {
             return Ok(());
         }
-        Err(integration_tests::Error::answer("waiters", info.waiters.len().to_string()))
+        Err(integration_tests::Error::answer(
+            "waiters",
+            info.waiters.len().to_string(),
+        ))
     })
     .await
     .expect("the waiters come");
 }
 
 /// Every key at the server, with those of fence counters and of the memory of abandoned attempts left out.
-pub async fn residue(server: &RedisServer) -> Vec<String> {
+pub(crate) async fn residue(server: &RedisServer) -> Vec<String> {
     let keys = server.command(&["KEYS", "*"]).await.expect("KEYS");
     let mut left = Vec::new();
     for key in keys.list().iter().filter_map(Reply::text) {
-        let kept = match server.command(&["TYPE", &key]).await.expect("TYPE").text().as_deref() {
+        if key.starts_with("dlock-abandoned:") {
+            continue;
+        }
+        let kept = match server
+            .command(&["TYPE", &key])
+            .await
+            .expect("TYPE")
+            .text()
+            .as_deref()
+        {
             // A counter alone, or a counter beside the memory of an abandoned attempt.
             Some("string") => {
-                let value = server.command(&["GET", &key]).await.expect("GET").text().unwrap_or_default();
+                let value = server
+                    .command(&["GET", &key])
+                    .await
+                    .expect("GET")
+                    .text()
+                    .unwrap_or_default();
                 let ttl = number(&server.command(&["PTTL", &key]).await.expect("PTTL"));
                 value.trim_end_matches('+').len() == 16 && ttl > 0
             }
@@ -73,7 +90,7 @@ pub async fn residue(server: &RedisServer) -> Vec<String> {
     left
 }
 
-pub fn number(reply: &Reply) -> i64 {
+pub(crate) fn number(reply: &Reply) -> i64 {
     match reply {
         Reply::Number(number) => *number,
         other => panic!("not a number: {other:?}"),
@@ -81,11 +98,52 @@ pub fn number(reply: &Reply) -> i64 {
 }
 
 /// How often the server was called by `command` since its statistics were reset.
-pub async fn calls(server: &RedisServer, command: &str) -> u64 {
-    let stats = server.command(&["INFO", "commandstats"]).await.expect("INFO").text().unwrap_or_default();
+pub(crate) async fn calls(server: &RedisServer, command: &str) -> u64 {
+    let stats = server
+        .command(&["INFO", "commandstats"])
+        .await
+        .expect("INFO")
+        .text()
+        .unwrap_or_default();
     let start = format!("cmdstat_{command}:calls=");
     stats
         .lines()
         .find_map(|line| line.strip_prefix(&start)?.split(',').next()?.parse().ok())
         .unwrap_or(0)
+}
+
+/// A user with no more than locks need, as the documentation says.
+pub(crate) const ACL: &str = "user default on nopass ~* &* +@all\n\
+    user locker on >s3cret ~dlock:* ~dlock-abandoned:* ~dlock-fence:* &dlock:* -@all +@connection +eval +evalsha +subscribe \
+    +unsubscribe +publish +scan +get +set +setrange +del +exists +type +time +pttl +pexpire +zadd +zrem +zcard +zscore +zrange \
+    +zrangebyscore +zremrangebyscore +hset +hget +hdel\n";
+
+/// A certificate authority, and a certificate of it for `localhost`, as files.
+pub(crate) fn authority() -> &'static integration_tests::Folder {
+    static FILES: std::sync::OnceLock<integration_tests::Folder> = std::sync::OnceLock::new();
+    FILES.get_or_init(|| {
+        use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+        let folder = integration_tests::Folder::new("certificates").expect("a folder");
+        let mut params = CertificateParams::new(Vec::<String>::new()).expect("a CA");
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, "dlock test authority");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"))
+            .expect("a CA");
+        std::fs::write(folder.file("ca.pem"), ca.pem()).expect("a file");
+        for name in ["server", "client"] {
+            let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+            let key = KeyPair::generate().expect("a key");
+            let mut params = CertificateParams::new(names).expect("names");
+            params
+                .distinguished_name
+                .push(rcgen::DnType::CommonName, name);
+            let certificate = params.signed_by(&key, &ca).expect("a signature");
+            std::fs::write(folder.file(&format!("{name}.pem")), certificate.pem()).expect("a file");
+            std::fs::write(folder.file(&format!("{name}.key")), key.serialize_pem())
+                .expect("a file");
+        }
+        folder
+    })
 }

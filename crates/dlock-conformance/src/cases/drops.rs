@@ -151,7 +151,7 @@ async fn many_guards_dropped_at_once_free(world: World) -> Result<()> {
 
 async fn guard_dropped_while_the_store_hangs_does_not_block(world: World) -> Result<()> {
     let name = world.name();
-    let settings = world.long().trip_timeout(Duration::from_millis(300));
+    let settings = world.long().trip_timeout(Duration::from_millis(500));
     let (locks, fault) = world.faulty(settings).await?;
     let guard = locks.mutex(&name)?.lock().await?;
     fault.hang().await;

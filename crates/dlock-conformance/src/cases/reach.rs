@@ -21,7 +21,7 @@ case_list! {
     C5 queries_of_a_cut_store_are_errors [Need::Able(Ability::Cut), Need::Can(Capability::Inspect)];
 }
 
-const LIMIT: Duration = Duration::from_millis(300);
+const LIMIT: Duration = Duration::from_millis(500);
 
 fn expect_unreachable(error: &Error) {
     assert!(

@@ -1,0 +1,22 @@
+//! `dlock ls`: the locks that are held.
+
+use dlock::Settings;
+use serde_json::Value;
+
+use crate::connect::Store;
+use crate::exit::Outcome;
+use crate::show;
+
+pub(crate) async fn run(store: &Store, prefix: &str) -> Outcome {
+    let locks = store.connect(Settings::new()).await?;
+    let found = locks.list(prefix).await?;
+    if store.json {
+        let all: Vec<Value> = found.iter().map(show::lock_as_json).collect();
+        show::print(&Value::from(all))?;
+    } else if found.is_empty() {
+        eprintln!("dlock: no lock is held in {}", locks.identity());
+    } else {
+        show::print_table(&show::locks(&found))?;
+    }
+    Ok(0)
+}

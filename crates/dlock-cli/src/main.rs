@@ -1,0 +1,81 @@
+//! The `dlock` command.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command prints its results and its errors"
+)]
+
+mod break_lock;
+mod cli;
+mod connect;
+mod demo;
+mod doctor;
+mod exit;
+mod inspect;
+mod ls;
+mod man;
+#[cfg(feature = "redis")]
+mod redis_link;
+mod run;
+mod show;
+mod top;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+use crate::exit::{Failure, Outcome};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return exit::of_parsing(&error),
+    };
+    match start(cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("dlock: {}", failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn start(cli: Cli) -> Outcome {
+    let store = &cli.store;
+    let prints_no_json = matches!(
+        cli.command,
+        Command::Run(_) | Command::Completions { .. } | Command::Man { .. }
+    );
+    if store.json && prints_no_json {
+        return Err(Failure::usage(
+            "--json has no meaning here: this command prints no result of its own",
+        ));
+    }
+    match cli.command {
+        // Before any runtime: what follows replaces this process.
+        Command::Exec(args) => Ok(run::shim::become_command(&args)),
+        Command::Completions { shell } => man::completions(shell),
+        Command::Man { folder } => man::pages(folder.as_deref()),
+        Command::Run(args) => in_runtime(run::run(store, args)),
+        Command::Ls { prefix } => in_runtime(ls::run(store, &prefix)),
+        Command::Inspect { name } => in_runtime(inspect::run(store, &name)),
+        Command::Break { name, yes } => in_runtime(break_lock::run(store, &name, yes)),
+        Command::Top(args) => in_runtime(top::run(store, &args)),
+        Command::Doctor => in_runtime(doctor::run(store)),
+        Command::Demo(args) => in_runtime(demo::run(store, &args)),
+        Command::DemoWorker(args) => in_runtime(demo::worker::run(&args)),
+    }
+}
+
+/// On the main thread: the parent-death signal of a child fires when the *thread* that started it ends.
+fn in_runtime(work: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("cannot start: {error}")))?;
+    let outcome = runtime.block_on(work);
+    // A thread that looks at a lock file may still be at it; nothing waits for it.
+    runtime.shutdown_background();
+    outcome
+}

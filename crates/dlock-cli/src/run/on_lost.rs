@@ -1,0 +1,76 @@
+//! What `--on-lost` says.
+
+use std::str::FromStr;
+
+use rustix::process::Signal;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnLost {
+    /// SIGTERM, and SIGKILL before the lock can pass to another.
+    Kill,
+    /// Only this signal; the command decides.
+    Signal(Signal),
+    Ignore,
+}
+
+const NAMES: &[(&str, Signal)] = &[
+    ("HUP", Signal::HUP),
+    ("INT", Signal::INT),
+    ("QUIT", Signal::QUIT),
+    ("KILL", Signal::KILL),
+    ("USR1", Signal::USR1),
+    ("USR2", Signal::USR2),
+    ("ALRM", Signal::ALARM),
+    ("TERM", Signal::TERM),
+    ("CONT", Signal::CONT),
+    ("STOP", Signal::STOP),
+    ("TSTP", Signal::TSTP),
+    ("WINCH", Signal::WINCH),
+];
+
+impl FromStr for OnLost {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "kill" => return Ok(Self::Kill),
+            "ignore" => return Ok(Self::Ignore),
+            _ => {}
+        }
+        let Some(name) = text.strip_prefix("signal:") else {
+            return Err("write kill, ignore or signal:NAME, for example signal:USR1".to_owned());
+        };
+        let upper = name.to_ascii_uppercase();
+        let plain = upper.strip_prefix("SIG").unwrap_or(&upper);
+        let by_name = NAMES.iter().find(|(known, _)| *known == plain);
+        let by_number = || plain.parse().ok().and_then(Signal::from_named_raw);
+        by_name
+            .map(|(_, signal)| *signal)
+            .or_else(by_number)
+            .map(Self::Signal)
+            .ok_or_else(|| {
+                let known: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
+                format!(
+                    "{name:?} is no signal; known are {} and numbers",
+                    known.join(", ")
+                )
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_to_write_a_signal_is_understood() {
+        for text in ["signal:USR1", "signal:usr1", "signal:SIGUSR1", "signal:10"] {
+            assert_eq!(text.parse(), Ok(OnLost::Signal(Signal::USR1)), "{text}");
+        }
+        assert_eq!("kill".parse(), Ok(OnLost::Kill));
+        let error = "signal:NOPE".parse::<OnLost>().expect_err("unknown");
+        assert!(error.contains("USR1"), "{error}");
+        let error = "stop".parse::<OnLost>().expect_err("unknown");
+        assert!(error.contains("signal:NAME"), "{error}");
+    }
+}

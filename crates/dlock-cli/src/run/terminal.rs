@@ -1,0 +1,89 @@
+//! The terminal goes to the command's process group while it runs, as a shell does it, and comes back at the end.
+
+use std::fs::File;
+
+use nix::sys::signal::{SigSet, Signal};
+use rustix::process::{Pid, getpgid, getpgrp, getppid, getsid};
+use rustix::termios::{tcgetpgrp, tcsetpgrp};
+
+/// The controlling terminal, whatever stdin is.
+#[derive(Debug)]
+pub(crate) struct Terminal {
+    tty: File,
+}
+
+impl Terminal {
+    /// `None` when there is none: under cron, in a service, in a pipe of another session.
+    pub(crate) fn open() -> Option<Self> {
+        let tty = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/tty")
+            .ok()?;
+        Some(Self { tty })
+    }
+
+    /// Whether our own process group has it.
+    pub(crate) fn is_ours(&self) -> bool {
+        tcgetpgrp(&self.tty).is_ok_and(|group| group == getpgrp())
+    }
+
+    /// Gives it to a group, if it is ours to give.
+    pub(crate) fn give(&self, group: Pid) {
+        if self.is_ours() {
+            let _ = tcsetpgrp(&self.tty, group);
+        }
+    }
+
+    /// Takes it for our own process group.
+    pub(crate) fn take(&self) {
+        // From the background this would stop us, unless the signal is blocked.
+        let blocked = block_ttou();
+        let _ = tcsetpgrp(&self.tty, getpgrp());
+        if blocked {
+            let _ = ttou().thread_unblock();
+        }
+    }
+
+    /// Takes it back from a group that has it, dead or alive.
+    pub(crate) fn take_back(&self, group: Pid) {
+        if tcgetpgrp(&self.tty).is_ok_and(|owner| owner == group) {
+            self.take();
+        }
+    }
+}
+
+fn ttou() -> SigSet {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGTTOU);
+    set
+}
+
+/// `true` when it was not blocked before.
+fn block_ttou() -> bool {
+    let before = SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty());
+    !before.contains(Signal::SIGTTOU) && ttou().thread_block().is_ok()
+}
+
+/// Whether somebody outside of our process group looks after it, who can continue it after a stop: a shell with job control.
+pub(crate) fn has_job_control() -> bool {
+    let (Ok(session), group) = (getsid(None), getpgrp()) else {
+        return false;
+    };
+    let mut ancestor = getppid();
+    while let Some(pid) = ancestor {
+        match (getsid(Some(pid)), getpgid(Some(pid))) {
+            (Ok(theirs), Ok(other)) if theirs == session && other != group => return true,
+            (Ok(theirs), Ok(_)) if theirs == session => ancestor = parent_of(pid),
+            _ => return false,
+        }
+    }
+    false
+}
+
+fn parent_of(pid: Pid) -> Option<Pid> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // The program's name, in parentheses, may hold anything; the state and the parent follow.
+    let (_, rest) = stat.rsplit_once(')')?;
+    Pid::from_raw(rest.split_whitespace().nth(1)?.parse().ok()?)
+}

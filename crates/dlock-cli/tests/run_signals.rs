@@ -1,0 +1,216 @@
+//! Signals, process groups, and what happens when somebody is killed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod common;
+
+use std::time::Instant;
+
+use common::{LIMIT, World, is_running, until};
+use rustix::process::{Signal, kill_process};
+
+/// Prints its own name for each signal it gets; sleeps in short steps, since a shell waits for its children first.
+fn listener(signals: &str) -> String {
+    let traps: String = signals
+        .split(' ')
+        .map(|signal| format!("trap 'echo got {signal}' {signal}; "))
+        .collect();
+    format!("{traps} echo ready; while :; do sleep 0.02; done")
+}
+
+#[test]
+fn every_signal_is_passed_on() {
+    let world = World::new();
+    let all = [
+        ("HUP", Signal::HUP),
+        ("INT", Signal::INT),
+        ("QUIT", Signal::QUIT),
+        ("USR1", Signal::USR1),
+        ("USR2", Signal::USR2),
+        ("ALRM", Signal::ALARM),
+        ("TERM", Signal::TERM),
+        ("CONT", Signal::CONT),
+        ("WINCH", Signal::WINCH),
+        ("URG", Signal::URG),
+        ("IO", Signal::IO),
+        ("XCPU", Signal::XCPU),
+    ];
+    let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+    let running = world.start(&[], "a", &listener(&names.join(" ")));
+    running.expect("ready");
+    for (name, signal) in all {
+        running.send(signal);
+        running.expect(&format!("got {name}"));
+    }
+}
+
+#[test]
+fn a_signal_while_waiting_ends_the_wait_and_leaves_the_line() {
+    let world = World::new();
+    let holder = world.start(&[], "a", "echo held; exec sleep 1000");
+    holder.expect("held");
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+        let mut waiter = world.start(&[], "a", "echo never");
+        until("waiting", || world.waiters("a") == 1);
+        waiter.send(signal);
+        assert_eq!(waiter.code(), code);
+        assert_eq!(world.waiters("a"), 0);
+    }
+}
+
+#[test]
+fn a_signal_that_was_ignored_stays_ignored() {
+    let world = World::new();
+    // As nohup does it.
+    let mut command = std::process::Command::new("sh");
+    command
+        .args([
+            "-c",
+            "trap '' HUP; exec \"$0\" run a -- sh -c 'echo ready; read line; echo went on'",
+        ])
+        .arg(common::binary())
+        .env("DLOCK_URL", world.url())
+        .stdin(std::process::Stdio::piped());
+    let mut running = common::Running::start(command);
+    running.expect("ready");
+    running.send(Signal::HUP);
+    drop(running.child.stdin.take());
+    running.expect("went on");
+    assert_eq!(running.code(), 0);
+}
+
+#[test]
+fn a_command_that_ignores_sigterm_is_killed_before_the_lock_ends() {
+    let world = World::new();
+    let options = ["--max-hold", "800ms", "--grace", "200ms"];
+    let script = "trap '' TERM; echo $$; while :; do sleep 0.02; done";
+    let mut running = world.start(&options, "a", script);
+    let command = running.pid_line();
+    let mut next = world.start(&["--wait", "30s"], "a", "echo mine");
+    next.expect("mine");
+    assert!(
+        !is_running(command),
+        "the lock passed on while the command ran"
+    );
+    assert_eq!(running.code(), 80);
+    assert_eq!(next.code(), 0);
+}
+
+#[test]
+fn what_the_command_leaves_behind_is_ended_before_the_lock_is_given_back() {
+    let world = World::new();
+    let options = ["--grace", "300ms"];
+    // One that goes when it is told, one that does not.
+    let script =
+        "sleep 1000 & echo $!; (trap '' TERM; while :; do sleep 0.02; done) & echo $!; exit 5";
+    let mut running = world.start(&options, "a", script);
+    let left = [running.pid_line(), running.pid_line()];
+    let next = world.start(&["--wait", "30s"], "a", "echo mine");
+    next.expect("mine");
+    for pid in left {
+        assert!(!is_running(pid), "{pid:?} still runs without the lock");
+    }
+    assert_eq!(running.code(), 5);
+}
+
+#[test]
+fn grandchildren_get_the_signals_too() {
+    let world = World::new();
+    let script = "sh -c 'trap \"echo grandchild; exit\" TERM; echo ready; while :; do sleep 0.02; done' & trap '' TERM; wait; exit 4";
+    let mut running = world.start(&[], "a", script);
+    running.expect("ready");
+    running.send(Signal::TERM);
+    running.expect("grandchild");
+    assert_eq!(running.code(), 4);
+}
+
+#[test]
+fn when_dlock_is_killed_the_command_dies_and_the_lock_is_free() {
+    let world = World::new();
+    let mut running = world.start(&[], "a", "trap '' HUP TERM; echo $$; exec sleep 1000");
+    let command = running.pid_line();
+    running.send(Signal::KILL);
+    assert!(running.wait().code().is_none());
+    until("the end of the command", || !is_running(command));
+    let output = world.run(&["run", "--wait", "30s", "a", "--", "true"]);
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn when_a_holder_is_killed_a_waiter_gets_the_lock_soon() {
+    let world = World::new();
+    let running = world.start(&[], "a", "echo held; exec sleep 1000");
+    running.expect("held");
+    let mut waiter = world.start(&[], "a", "echo mine");
+    until("waiting", || world.waiters("a") == 1);
+    let killed = Instant::now();
+    running.send(Signal::KILL);
+    waiter.expect("mine");
+    assert!(killed.elapsed() < LIMIT / 10, "{:?}", killed.elapsed());
+    assert_eq!(waiter.code(), 0);
+}
+
+#[test]
+fn a_waiter_that_was_killed_does_not_stall_the_line() {
+    let world = World::new();
+    let mut holder = world.start(&[], "a", "echo held; exec sleep 1000");
+    holder.expect("held");
+    let dead = world.start(&[], "a", "echo never");
+    until("one waits", || world.waiters("a") == 1);
+    let mut next = world.start(&[], "a", "echo mine");
+    until("two wait", || world.waiters("a") == 2);
+    dead.send(Signal::KILL);
+    holder.send(Signal::TERM);
+    next.expect("mine");
+    assert_eq!((holder.code(), next.code()), (143, 0));
+}
+
+#[test]
+fn a_waiter_that_is_stopped_is_passed_over_and_goes_on_later() {
+    let world = World::new();
+    let mut holder = world.start(&[], "a", "echo held; exec sleep 1000");
+    holder.expect("held");
+    let mut stopped = world.start(&[], "a", "echo after all");
+    until("one waits", || world.waiters("a") == 1);
+    stopped.send(Signal::STOP);
+    let mut next = world.start(&[], "a", "echo mine");
+    until("two wait", || world.waiters("a") == 2);
+    holder.send(Signal::TERM);
+    next.expect("mine");
+    assert_eq!(next.code(), 0);
+    stopped.send(Signal::CONT);
+    stopped.expect("after all");
+    assert_eq!((stopped.code(), holder.code()), (0, 143));
+}
+
+#[test]
+fn a_signal_goes_through_nested_runs() {
+    let world = World::new();
+    let script = format!(
+        "exec '{}' run inner -- sh -c 'trap \"echo inside; exit 6\" TERM; echo ready; while :; do sleep 0.02; done'",
+        common::binary()
+    );
+    let mut running = world.start(&[], "outer", &script);
+    running.expect("ready");
+    running.send(Signal::TERM);
+    running.expect("inside");
+    assert_eq!(running.code(), 6);
+}
+
+#[test]
+fn killing_the_outer_of_two_runs_ends_everything() {
+    let world = World::new();
+    let script = format!(
+        "exec '{}' run inner -- sh -c 'echo $$; exec sleep 1000'",
+        common::binary()
+    );
+    let running = world.start(&[], "outer", &script);
+    let command = running.pid_line();
+    kill_process(running.pid(), Signal::KILL).unwrap();
+    until("the end of the innermost command", || !is_running(command));
+    let output = world.run(&["run", "--wait", "30s", "inner", "--", "true"]);
+    assert_eq!(output.status.code(), Some(0));
+}

@@ -1,0 +1,318 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dlock_core::{
+    Attempt, AttemptId, Backend, Capabilities, Capability, Error, Fairness, FencingToken, Lease,
+    Liveness, LockInfo, Name, Operation, Reach, Released, Renewal, Request, Result, WakeUp,
+};
+use uuid::Uuid;
+
+use crate::acquire::{Attempt32, MEMORY};
+use crate::config::{Config, Style};
+use crate::connect::{Call, Link, millis};
+use crate::error::Trouble;
+use crate::key::Keys;
+use crate::script::Scripts;
+use crate::wait::Inbox;
+
+/// Locks in Redis: one server, Sentinel or Cluster.
+///
+/// Made by [`Config::connect`]; hand it to [`Locks::new`](dlock_core::Locks::new).
+#[derive(Debug)]
+pub struct RedisBackend {
+    store: Arc<Store>,
+    /// For plain locks, which have no queue: the same store with core's wait loop.
+    polled: Polled,
+}
+
+/// What the operations share. Each file adds its own to it.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) config: Arc<Config>,
+    pub(crate) link: Link,
+    /// For acquires that wait for replicas: `WAIT` blocks its connection.
+    pub(crate) acquires: Option<Link>,
+    pub(crate) keys: Keys,
+    pub(crate) scripts: Scripts,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) channel: String,
+    /// Script arguments that never change.
+    pub(crate) style: &'static str,
+    pub(crate) waiter_ms: String,
+    pub(crate) fence_ms: String,
+    capabilities: Capabilities,
+    identity: String,
+}
+
+impl RedisBackend {
+    pub(crate) async fn connect(config: Config) -> Result<Self> {
+        let explain = |error: Error| {
+            error
+                .with_backend("redis")
+                .with_operation(Operation::Connect)
+        };
+        config.check().map_err(|error| {
+            error
+                .with_backend("redis")
+                .with_operation(Operation::Configure)
+        })?;
+        let store = Arc::new(Store::new(config));
+        store
+            .check()
+            .await
+            .map_err(|trouble| explain(trouble.into()))?;
+        Ok(Self {
+            polled: Polled(store.clone()),
+            store,
+        })
+    }
+
+    fn need(&self, capability: Capability) -> Result<()> {
+        self.store.capabilities.require(&[capability])
+    }
+
+    /// Sets a key of your own, unless a holder with a higher token has done so before: `false` when the write was refused.
+    ///
+    /// One script. The highest token seen for the key stands in a key beside it (`dlock-fence:{key}`) for 30 days after the last
+    /// write. All writers of the key must use this, or the script [`FENCED_SET`](crate::FENCED_SET) by their own client.
+    ///
+    /// ```no_run
+    /// # async fn sell() -> Result<(), dlock_core::Error> {
+    /// use std::sync::Arc;
+    /// use dlock_core::Locks;
+    ///
+    /// let redis = Arc::new(dlock_redis::Config::from_url("redis://127.0.0.1")?.connect().await?);
+    /// let locks = Locks::new(redis.clone())?;
+    /// let guard = locks.mutex("stock:42")?.lock().await?;
+    /// if let Some(token) = guard.token() {
+    ///     let written = redis.fenced_set("stock:42:left", b"4999", token).await?;
+    ///     assert!(written, "somebody with a later hold has written already");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When the server did not confirm, or in a cluster no key can be kept beside this one.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the write may happen or not.
+    pub async fn fenced_set(
+        &self,
+        key: &str,
+        value: impl AsRef<[u8]>,
+        token: FencingToken,
+    ) -> Result<bool> {
+        self.store
+            .set_fenced(key, value.as_ref(), token)
+            .await
+            .map_err(|error| error.with_backend("redis"))
+    }
+}
+
+impl Store {
+    fn new(config: Config) -> Self {
+        let config = Arc::new(config);
+        let plain = config.style == Style::Plain;
+        let keys = Keys::new(config.effective_prefix(), plain);
+        let inbox = Arc::new(Inbox::default());
+        let channel = keys.inbox(&Uuid::new_v4());
+        let listens = (!plain).then(|| (inbox.clone(), channel.clone()));
+        Self {
+            link: Link::new(config.clone(), listens),
+            acquires: (config.replicas > 0).then(|| Link::new(config.clone(), None)),
+            keys,
+            scripts: if plain {
+                Scripts::plain()
+            } else {
+                Scripts::queued()
+            },
+            inbox,
+            channel,
+            style: match (config.style, config.is_cluster()) {
+                (Style::Barging, false) => "B",
+                (Style::Barging, true) => "BC",
+                (_, false) => "F",
+                (_, true) => "FC",
+            },
+            waiter_ms: millis(config.waiter_lease).to_string(),
+            fence_ms: millis(config.fence_ttl).to_string(),
+            capabilities: capabilities(&config),
+            identity: config.identity_text(),
+            config,
+        }
+    }
+
+    /// Connects, and takes and frees a lock of its own, so that a missing permission shows now and not at the first lock.
+    async fn check(&self) -> Result<(), Trouble> {
+        self.link.connect().await?;
+        if let Some(acquires) = &self.acquires {
+            acquires.connect().await?;
+        }
+        let key = self
+            .keys
+            .lock(&format!("dlock-check-{}", Uuid::new_v4().simple()));
+        let attempt = AttemptId::new();
+        let (take, free) = if self.config.style == Style::Plain {
+            let tombstone = self.tombstone(&key, attempt)?;
+            let on = |script| Call::new(script, [key.as_str(), tombstone.as_str()].into_iter());
+            (
+                on(&self.scripts.acquire)
+                    .arg(Attempt32::new(attempt))
+                    .arg("1"),
+                on(&self.scripts.abandon)
+                    .arg(Attempt32::new(attempt))
+                    .arg("1"),
+            )
+        } else {
+            // Everything it leaves is gone after a millisecond or two.
+            let on = |script| {
+                Call::on(script, &key)
+                    .arg(Attempt32::new(attempt))
+                    .arg(self.style)
+                    .arg("1")
+                    .arg("1")
+            };
+            (
+                on(&self.scripts.acquire)
+                    .arg("X")
+                    .arg("1")
+                    .arg("")
+                    .arg("")
+                    .arg("2"),
+                on(&self.scripts.abandon).arg("1"),
+            )
+        };
+        for call in [take, free] {
+            let answer = self.link.call(&call, self.config.connect_timeout).await;
+            answer.map_err(|trouble| trouble.about("checking what we may do").unsent())?;
+        }
+        Ok(())
+    }
+}
+
+fn capabilities(config: &Config) -> Capabilities {
+    let plain = config.style == Style::Plain;
+    let mut capabilities = Capabilities::new("redis");
+    capabilities.fencing = !plain;
+    capabilities.fairness = match config.style {
+        Style::Fair => Fairness::Fifo,
+        _ => Fairness::None,
+    };
+    if !plain {
+        capabilities.wake_up = WakeUp::Push {
+            bound: Duration::from_millis(50),
+        };
+    }
+    capabilities.liveness = Liveness::Lease;
+    capabilities.reach = Reach::Network;
+    capabilities.shared = !plain;
+    capabilities.downgrade = !plain;
+    capabilities.permits = !plain;
+    // A plain lock has nothing but its owner, and looks like any other key.
+    capabilities.inspect = !plain;
+    capabilities.break_lock = true;
+    capabilities.durability = if config.replicas > 0 {
+        "a hold is in memory at the master and at as many replicas as asked for before it counts; it is lost when one without \
+         it is promoted, or when all restart without persistence"
+    } else {
+        "a hold is in memory at the master: it is lost when that restarts without appendfsync always, or when a replica that \
+         has not received it is promoted (R24)"
+    };
+    capabilities
+}
+
+#[async_trait]
+impl Backend for RedisBackend {
+    fn capabilities(&self) -> &Capabilities {
+        &self.store.capabilities
+    }
+
+    fn identity(&self) -> &str {
+        &self.store.identity
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        self.polled.try_acquire(request).await
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+        if self.store.config.style == Style::Plain {
+            return self.polled.acquire(request).await;
+        }
+        self.store.wait(request).await
+    }
+
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        self.store.extend(leases).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<Released> {
+        self.store.free(lease).await
+    }
+
+    async fn abandon(&self, request: &Request) -> Result<()> {
+        Ok(self.store.undo(request, millis(MEMORY)).await?)
+    }
+
+    async fn downgrade(&self, lease: &Lease) -> Result<()> {
+        self.need(Capability::Downgrade)?;
+        self.store.share(lease).await
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
+        self.need(Capability::Inspect)?;
+        self.store.look(name).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        self.need(Capability::Inspect)?;
+        self.store.look_at_all(prefix).await
+    }
+
+    async fn break_lock(&self, name: &Name) -> Result<bool> {
+        self.store.free_by_force(name).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.store.link.close();
+        if let Some(acquires) = &self.store.acquires {
+            acquires.close();
+        }
+        Ok(())
+    }
+}
+
+/// The same store as a backend that cannot wait by itself: core's wait loop does it.
+#[derive(Debug)]
+struct Polled(Arc<Store>);
+
+#[async_trait]
+impl Backend for Polled {
+    fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    fn identity(&self) -> &str {
+        &self.0.identity
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        Ok(self.0.ask(request, "").await?.into())
+    }
+
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        self.0.extend(leases).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<Released> {
+        self.0.free(lease).await
+    }
+
+    async fn abandon(&self, request: &Request) -> Result<()> {
+        Ok(self.0.undo(request, millis(MEMORY)).await?)
+    }
+}

@@ -1,0 +1,638 @@
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use dlock_core::{BackendUrl, Error, Host, Operation, Result};
+
+use crate::RedisBackend;
+
+const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_SENTINEL_PORT: u16 = 26379;
+const PARAMETERS: &[&str] = &[
+    "answer_timeout",
+    "ca",
+    "cert",
+    "connect_timeout",
+    "db",
+    "fence_ttl",
+    "key",
+    "password",
+    "prefix",
+    "replicas",
+    "replicas_timeout",
+    "sentinel_password",
+    "sentinel_user",
+    "style",
+    "tls",
+    "user",
+    "waiter_lease",
+];
+
+/// How locks are kept in Redis. Every program that shares a lock must use the same style, or one of the two with a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Style {
+    /// First come, first served: the release hands the lock to the next live waiter. The default.
+    #[default]
+    Fair,
+    /// A release wakes the first waiter, but whoever asks first gets the lock. More throughput for short holds under contention,
+    /// since the holder can take the lock again without a hand-off; a waiter may be overtaken for ever.
+    Barging,
+    /// `SET key owner NX PX lease` and compare-and-delete, wire compatible with other programs that use this convention. No
+    /// queue (waiters ask again), no token, no shared mode, no permits. The key is `prefix` and the name as they are, and
+    /// `prefix` is empty by default.
+    Plain,
+}
+
+/// Where the servers are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Topology {
+    Single(Host),
+    Unix(PathBuf),
+    Sentinel {
+        sentinels: Vec<Host>,
+        master: String,
+    },
+    Cluster(Vec<Host>),
+}
+
+/// Where the Redis is, and how its locks are kept.
+///
+/// ```
+/// use std::time::Duration;
+/// use dlock_redis::{Config, Style};
+///
+/// let config = Config::from_url("redis://app:s3cret@cache:6379/2?prefix=shop")?
+///     .style(Style::Barging)
+///     .connect_timeout(Duration::from_secs(1));
+/// assert!(!format!("{config:?}").contains("s3cret"));
+/// # Ok::<(), dlock_core::Error>(())
+/// ```
+#[derive(Clone)]
+#[must_use = "nothing happens until `connect`"]
+pub struct Config {
+    pub(crate) topology: Topology,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) sentinel_user: Option<String>,
+    pub(crate) sentinel_password: Option<String>,
+    pub(crate) db: u32,
+    pub(crate) tls: bool,
+    pub(crate) ca: Option<Vec<u8>>,
+    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
+    pub(crate) prefix: Option<String>,
+    pub(crate) style: Style,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) answer_timeout: Duration,
+    pub(crate) waiter_lease: Duration,
+    pub(crate) fence_ttl: Duration,
+    pub(crate) replicas: u32,
+    pub(crate) replicas_timeout: Duration,
+}
+
+impl Config {
+    fn new(topology: Topology) -> Self {
+        Self {
+            topology,
+            user: None,
+            password: None,
+            sentinel_user: None,
+            sentinel_password: None,
+            db: 0,
+            tls: false,
+            ca: None,
+            identity: None,
+            prefix: None,
+            style: Style::Fair,
+            connect_timeout: Duration::from_secs(2),
+            answer_timeout: Duration::from_secs(2),
+            waiter_lease: Duration::from_secs(3),
+            fence_ttl: Duration::from_secs(600),
+            replicas: 0,
+            replicas_timeout: Duration::from_secs(1),
+        }
+    }
+
+    /// One server.
+    pub fn single(host: impl Into<String>, port: u16) -> Self {
+        Self::new(Topology::Single(Host {
+            name: host.into(),
+            port: Some(port),
+        }))
+    }
+
+    /// One server at a unix socket.
+    pub fn unix(path: impl Into<PathBuf>) -> Self {
+        Self::new(Topology::Unix(path.into()))
+    }
+
+    /// The master of this name that the sentinels (host and port) know.
+    pub fn sentinel<H: Into<String>>(
+        sentinels: impl IntoIterator<Item = (H, u16)>,
+        master: impl Into<String>,
+    ) -> Self {
+        Self::new(Topology::Sentinel {
+            sentinels: hosts(sentinels),
+            master: master.into(),
+        })
+    }
+
+    /// A cluster, found through any of these nodes (host and port).
+    pub fn cluster<H: Into<String>>(nodes: impl IntoIterator<Item = (H, u16)>) -> Self {
+        Self::new(Topology::Cluster(hosts(nodes)))
+    }
+
+    /// Reads a URL:
+    ///
+    /// | URL | what it is |
+    /// |---|---|
+    /// | `redis://user:password@host:port/db` | one server |
+    /// | `rediss://…` | the same with TLS (feature `tls`) |
+    /// | `redis+unix:///path/to/socket?db=0&user=…&password=…` | one server at a unix socket |
+    /// | `redis+sentinel://user:password@s1:26379,s2,s3/master/db` | the master the sentinels know |
+    /// | `redis+cluster://user:password@n1:7000,n2:7001` | a cluster |
+    ///
+    /// `rediss+sentinel` and `rediss+cluster` use TLS. Parameters: `prefix`, `style` (`fair`, `barging`, `plain`), `connect_timeout`,
+    /// `answer_timeout`, `waiter_lease`, `fence_ttl`, `replicas`, `replicas_timeout`, `ca`, `cert` and `key` (files in PEM form),
+    /// `sentinel_user`, `sentinel_password`: each as the setting of that name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](dlock_core::ErrorKind::Invalid), naming the part that is wrong; never with a password in it.
+    pub fn from_url(url: &str) -> Result<Self> {
+        Self::parse(url).map_err(|error| {
+            error
+                .with_backend("redis")
+                .with_operation(Operation::Configure)
+        })
+    }
+
+    fn parse(url: &str) -> Result<Self> {
+        let mut url = BackendUrl::parse(url)?;
+        let (scheme, tls) = match url.scheme() {
+            "redis" => ("single", false),
+            "rediss" => ("single", true),
+            "redis+unix" => ("unix", false),
+            "redis+sentinel" => ("sentinel", false),
+            "rediss+sentinel" => ("sentinel", true),
+            "redis+cluster" => ("cluster", false),
+            "rediss+cluster" => ("cluster", true),
+            other => {
+                return Err(Error::invalid(format!(
+                    "the URL's scheme is {other:?}: this backend takes redis, rediss, redis+unix, redis+sentinel, \
+                     rediss+sentinel, redis+cluster and rediss+cluster"
+                )));
+            }
+        };
+        let mut path = url.path().to_owned();
+        let mut config = match scheme {
+            "unix" => {
+                if path.is_empty() || !url.hosts().is_empty() {
+                    return Err(Error::invalid(
+                        "the URL of a unix socket needs a path and no host: write redis+unix:///path/to/socket",
+                    ));
+                }
+                Self::new(Topology::Unix(PathBuf::from(std::mem::take(&mut path))))
+            }
+            "sentinel" => {
+                let text = path.trim_start_matches('/').to_owned();
+                let (master, db) = match text.split_once('/') {
+                    Some((master, db)) => (master, format!("/{db}")),
+                    None => (text.as_str(), String::new()),
+                };
+                if master.is_empty() {
+                    return Err(Error::invalid(
+                        "the URL does not name the master: write redis+sentinel://host1,host2/mymaster",
+                    ));
+                }
+                path = db;
+                Self::new(Topology::Sentinel {
+                    sentinels: url.hosts().to_vec(),
+                    master: master.to_owned(),
+                })
+            }
+            "cluster" => Self::new(Topology::Cluster(url.hosts().to_vec())),
+            _ => match url.hosts() {
+                [host] => Self::new(Topology::Single(host.clone())),
+                [] => {
+                    return Err(Error::invalid(
+                        "the URL names no host: write redis://host:port",
+                    ));
+                }
+                _ => {
+                    return Err(Error::invalid(
+                        "the URL names several hosts: use redis+sentinel:// or redis+cluster://, or redlock:// for independent \
+                         masters",
+                    ));
+                }
+            },
+        };
+        config.tls = tls;
+        config.user = url.user().map(str::to_owned);
+        config.password = url.password().map(str::to_owned);
+        config.take_parameters(&mut url, &path)?;
+        url.finish(PARAMETERS)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn take_parameters(&mut self, url: &mut BackendUrl, path: &str) -> Result<()> {
+        let db = path.trim_start_matches('/');
+        if !db.is_empty() {
+            self.db = db.parse().map_err(|_| {
+                Error::invalid(format!(
+                    "the URL's path {path:?} is not a database number: write /0 or leave it out"
+                ))
+            })?;
+        }
+        if matches!(self.topology, Topology::Unix(_)) {
+            self.db = url.take("db")?.unwrap_or(0);
+            self.user = url.take("user")?;
+            self.password = url.take("password")?;
+        }
+        if matches!(self.topology, Topology::Sentinel { .. }) {
+            self.sentinel_user = url.take("sentinel_user")?;
+            self.sentinel_password = url.take("sentinel_password")?;
+        }
+        if let Some(on) = url.take("tls")? {
+            self.tls = on;
+        }
+        if let Some(style) = url.take::<String>("style")? {
+            self.style = match style.as_str() {
+                "fair" => Style::Fair,
+                "barging" => Style::Barging,
+                "plain" => Style::Plain,
+                other => {
+                    return Err(Error::invalid(format!(
+                        "the URL's parameter style={other:?} is wrong: it is fair, barging or plain"
+                    )));
+                }
+            };
+        }
+        self.prefix = url.take("prefix")?;
+        for (key, setting) in [
+            ("connect_timeout", &mut self.connect_timeout),
+            ("answer_timeout", &mut self.answer_timeout),
+            ("waiter_lease", &mut self.waiter_lease),
+            ("fence_ttl", &mut self.fence_ttl),
+            ("replicas_timeout", &mut self.replicas_timeout),
+        ] {
+            if let Some(value) = url.take_duration(key)? {
+                *setting = value;
+            }
+        }
+        self.replicas = url.take("replicas")?.unwrap_or(0);
+        self.ca = url.take("ca")?.map(|path| read("ca", path)).transpose()?;
+        let cert: Option<String> = url.take("cert")?;
+        let key: Option<String> = url.take("key")?;
+        self.identity = match (cert, key) {
+            (Some(cert), Some(key)) => Some((read("cert", cert)?, read("key", key)?)),
+            (None, None) => None,
+            _ => {
+                return Err(Error::invalid(
+                    "the URL's parameters cert and key belong together: give both or none",
+                ));
+            }
+        };
+        Ok(())
+    }
+
+    /// The user, of Redis' access control lists. Default: Redis' own default user.
+    pub fn user(mut self, user: impl Into<String>) -> Self {
+        self.user = Some(user.into());
+        self
+    }
+
+    /// The password. Default: none. Never shown in `Debug` output or errors.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// User and password for the sentinels themselves. Default: none.
+    pub fn sentinel_login(mut self, user: Option<String>, password: impl Into<String>) -> Self {
+        self.sentinel_user = user;
+        self.sentinel_password = Some(password.into());
+        self
+    }
+
+    /// The database number. Default: 0. A cluster has only 0.
+    pub fn db(mut self, number: u32) -> Self {
+        self.db = number;
+        self
+    }
+
+    /// Whether to use TLS (needs the feature `tls`). Default: no, except with `rediss://`. For Sentinel it is used for both.
+    pub fn tls(mut self, on: bool) -> Self {
+        self.tls = on;
+        self
+    }
+
+    /// The certificate authority to trust, in PEM form, instead of Mozilla's. Implies TLS.
+    pub fn ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.ca = Some(pem.into());
+        self.tls = true;
+        self
+    }
+
+    /// The certificate and private key to show to the server, in PEM form. Implies TLS.
+    pub fn client_certificate(mut self, cert: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.identity = Some((cert.into(), key.into()));
+        self.tls = true;
+        self
+    }
+
+    /// What the names of all keys and channels begin with. Default: `dlock`, and nothing for [`Style::Plain`].
+    ///
+    /// Clients share locks only when they have the same prefix. No braces (they would be hash tags), spaces or control characters.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = Some(prefix.into());
+        self
+    }
+
+    /// How locks are kept. Default: [`Style::Fair`].
+    pub fn style(mut self, style: Style) -> Self {
+        self.style = style;
+        self
+    }
+
+    /// How long making a connection may take, with everything it needs. Default: 2 s. From 1 ms to 1 min.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = limit;
+        self
+    }
+
+    /// How long an answer may take. Default: 2 s. From 1 ms to 1 min.
+    ///
+    /// After two answers in a row that did not come, the connection counts as frozen and is replaced. A shorter
+    /// [`Settings::trip_timeout`](dlock_core::Settings::trip_timeout) wins.
+    pub fn answer_timeout(mut self, limit: Duration) -> Self {
+        self.answer_timeout = limit;
+        self
+    }
+
+    /// How long a waiter keeps its place without a sign of life, which it gives every quarter of it; and how long a waiter that
+    /// was given the lock may take to confirm. Default: 3 s. From 100 ms to 5 min.
+    ///
+    /// Shorter skips a waiter sooner whose machine vanished (one whose process died is skipped at once, except in a cluster);
+    /// longer costs the server less.
+    pub fn waiter_lease(mut self, lease: Duration) -> Self {
+        self.waiter_lease = lease;
+        self
+    }
+
+    /// How long the fence counter of a lock that nobody uses is kept. Default: 10 min. From 1 s to 1 year.
+    ///
+    /// Tokens are the server's time in microseconds, or one more than the last when the clock has not moved on, so they increase
+    /// without the counter too unless the clock goes back. Keep it longer than clocks may be wrong.
+    pub fn fence_ttl(mut self, time: Duration) -> Self {
+        self.fence_ttl = time;
+        self
+    }
+
+    /// How many replicas must have confirmed a hold before it counts, and how long that may take. Default: 0, 1 s.
+    ///
+    /// An acquire then succeeds only when `count` replicas have received it (`WAIT`), and else is undone and fails. So a hold
+    /// survives the loss of the master if one of **those** replicas is promoted, which neither Sentinel nor Cluster promises: it
+    /// makes the known hole of asynchronous replication (R24) smaller, and does not close it. Renewals and releases do not wait.
+    /// Acquires of one client then go one after the other, on a connection of their own. Not with a cluster.
+    pub fn replicas(mut self, count: u32, timeout: Duration) -> Self {
+        self.replicas = count;
+        self.replicas_timeout = timeout;
+        self
+    }
+
+    /// Connects, and checks that the server is one, is new enough, is a master, and lets us do what locks need.
+    ///
+    /// # Errors
+    ///
+    /// Within [`connect_timeout`](Config::connect_timeout): [`Invalid`](dlock_core::ErrorKind::Invalid) for a setting out
+    /// of its range, [`Unreachable`](dlock_core::ErrorKind::Unreachable) or [`TimedOut`](dlock_core::ErrorKind::TimedOut)
+    /// when nobody answers, [`Denied`](dlock_core::ErrorKind::Denied) for a wrong password, an untrusted certificate or a
+    /// missing permission, [`Unsupported`](dlock_core::ErrorKind::Unsupported) for a Redis before 6.0, and
+    /// [`Store`](dlock_core::ErrorKind::Store) for something that is no Redis.
+    pub async fn connect(self) -> Result<RedisBackend> {
+        RedisBackend::connect(self).await
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let ms = Duration::from_millis;
+        let second = Duration::from_secs(1);
+        let minute = Duration::from_secs(60);
+        for (what, value, low, high) in [
+            ("connect_timeout", self.connect_timeout, ms(1), minute),
+            ("answer_timeout", self.answer_timeout, ms(1), minute),
+            ("waiter_lease", self.waiter_lease, ms(100), 5 * minute),
+            ("fence_ttl", self.fence_ttl, second, 366 * 24 * 60 * minute),
+            ("replicas_timeout", self.replicas_timeout, ms(1), minute),
+        ] {
+            if !(low..=high).contains(&value) {
+                return Err(Error::invalid(format!(
+                    "{what} is {value:?}: it must be from {low:?} to {high:?}"
+                )));
+            }
+        }
+        if let Some(prefix) = &self.prefix
+            && prefix
+                .contains(|c: char| c == '{' || c == '}' || c.is_control() || c.is_whitespace())
+        {
+            return Err(Error::invalid(format!(
+                "the prefix {prefix:?} has a brace, a space or a control character: choose another"
+            )));
+        }
+        if self.prefix.as_deref() == Some("") && self.style != Style::Plain {
+            return Err(Error::invalid(
+                "the prefix is empty: only style=plain may do without one",
+            ));
+        }
+        if let Topology::Cluster(hosts)
+        | Topology::Sentinel {
+            sentinels: hosts, ..
+        } = &self.topology
+            && hosts.is_empty()
+        {
+            return Err(Error::invalid("no host is given: name at least one"));
+        }
+        if matches!(self.topology, Topology::Cluster(_)) {
+            if self.db != 0 {
+                return Err(Error::invalid(format!(
+                    "database {} is asked for, but a cluster has only database 0",
+                    self.db
+                )));
+            }
+            if self.replicas > 0 {
+                return Err(Error::invalid(
+                    "replicas is set, but a cluster cannot wait for the replicas of one write: leave it out",
+                ));
+            }
+        }
+        if self.tls && matches!(self.topology, Topology::Unix(_)) {
+            return Err(Error::invalid(
+                "TLS is asked for on a unix socket: leave one of them out",
+            ));
+        }
+        if self.tls && cfg!(not(feature = "tls")) {
+            return Err(Error::invalid(
+                "TLS is asked for, but dlock-redis was built without the feature \"tls\": enable it",
+            ));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn effective_prefix(&self) -> &str {
+        match (&self.prefix, self.style) {
+            (Some(prefix), _) => prefix,
+            (None, Style::Plain) => "",
+            (None, _) => "dlock",
+        }
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.topology, Topology::Cluster(_))
+    }
+
+    /// Where the store is, without secrets: the same for every client of it.
+    pub(crate) fn identity_text(&self) -> String {
+        let tls = if self.tls { "s" } else { "" };
+        let list = |hosts: &[Host], port: u16| {
+            let mut names: Vec<String> = hosts.iter().map(|host| host.with_port(port)).collect();
+            names.sort();
+            names.join(",")
+        };
+        let place = match &self.topology {
+            Topology::Single(host) => {
+                format!("redis{tls}://{}/{}", host.with_port(DEFAULT_PORT), self.db)
+            }
+            Topology::Unix(path) => format!("redis+unix://{}?db={}", path.display(), self.db),
+            Topology::Sentinel { sentinels, master } => format!(
+                "redis{tls}+sentinel://{}/{master}/{}",
+                list(sentinels, DEFAULT_SENTINEL_PORT),
+                self.db
+            ),
+            Topology::Cluster(nodes) => {
+                format!("redis{tls}+cluster://{}", list(nodes, DEFAULT_PORT))
+            }
+        };
+        format!("{place}#{}", self.effective_prefix())
+    }
+}
+
+/// Host and port, with Redis' own port as the default.
+pub(crate) fn address(host: &Host) -> (String, u16) {
+    (host.name.clone(), host.port.unwrap_or(DEFAULT_PORT))
+}
+
+/// Host and port of a sentinel.
+pub(crate) fn sentinel_address(host: &Host) -> (String, u16) {
+    (
+        host.name.clone(),
+        host.port.unwrap_or(DEFAULT_SENTINEL_PORT),
+    )
+}
+
+fn hosts<H: Into<String>>(list: impl IntoIterator<Item = (H, u16)>) -> Vec<Host> {
+    list.into_iter()
+        .map(|(name, port)| Host {
+            name: name.into(),
+            port: Some(port),
+        })
+        .collect()
+}
+
+fn read(what: &str, path: String) -> Result<Vec<u8>> {
+    std::fs::read(&path).map_err(|error| {
+        Error::invalid(format!(
+            "the file {path:?} of the URL's parameter {what} cannot be read: {error}"
+        ))
+    })
+}
+
+/// Without passwords and keys.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("store", &self.identity_text())
+            .field("user", &self.user)
+            .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("tls", &self.tls)
+            .field("style", &self.style)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("answer_timeout", &self.answer_timeout)
+            .field("waiter_lease", &self.waiter_lease)
+            .field("fence_ttl", &self.fence_ttl)
+            .field("replicas", &self.replicas)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dlock_core::ErrorKind;
+
+    #[test]
+    fn every_kind_of_url_is_read() {
+        for (url, identity) in [
+            ("redis://h", "redis://h:6379/0#dlock"),
+            ("redis://u:p@h:7000/3", "redis://h:7000/3#dlock"),
+            (
+                "redis://[::1]:7000?prefix=shop",
+                "redis://[::1]:7000/0#shop",
+            ),
+            (
+                "redis+unix:///run/r.sock?db=2",
+                "redis+unix:///run/r.sock?db=2#dlock",
+            ),
+            (
+                "redis+sentinel://b,a:1/mymaster/4",
+                "redis+sentinel://a:1,b:26379/mymaster/4#dlock",
+            ),
+            (
+                "redis+cluster://n2,n1:7",
+                "redis+cluster://n1:7,n2:6379#dlock",
+            ),
+            ("redis://h?style=plain", "redis://h:6379/0#"),
+        ] {
+            let config = Config::from_url(url).expect(url);
+            assert_eq!(config.identity_text(), identity, "{url}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (url, expected) in [
+            ("memory:", "takes redis"),
+            ("redis:", "names no host"),
+            ("redis://a,b", "several hosts"),
+            ("redis://h/x", "not a database number"),
+            ("redis+sentinel://h", "does not name the master"),
+            ("redis+cluster://h/1", "only database 0"),
+            ("redis+cluster://h?replicas=1", "replicas is set"),
+            ("redis+unix://h/x", "no host"),
+            ("redis://h?style=loud", "fair, barging or plain"),
+            ("redis://h?prefix=a%7Bb", "has a brace"),
+            ("redis://h?prefix=", "prefix is empty"),
+            ("redis://h?lease=3s", "is not known"),
+            ("redis://h?answer_timeout=0s", "answer_timeout is 0ns"),
+            ("redis://h?waiter_lease=1ms", "waiter_lease is 1ms"),
+            ("redis://h?ca=/no/such/file", "cannot be read"),
+            ("redis://h?cert=/etc/passwd", "belong together"),
+        ] {
+            let error = Config::from_url(url).expect_err(url);
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            assert!(error.to_string().contains(expected), "{url}: {error}");
+        }
+        #[cfg(not(feature = "tls"))]
+        {
+            let error = Config::from_url("rediss://h").expect_err("no TLS");
+            assert!(error.to_string().contains("feature \"tls\""), "{error}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_never_shown() {
+        let config = Config::from_url("redis+sentinel://u:hunter2@h/m?sentinel_password=hunter2")
+            .expect("good");
+        assert!(!format!("{config:?} {}", config.identity_text()).contains("hunter2"));
+    }
+}

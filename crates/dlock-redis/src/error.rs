@@ -1,0 +1,307 @@
+//! Client error -> [`dlock_core::Error`].
+
+use dlock_core::{Error, ErrorKind, HeldNow};
+use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
+
+/// What befell one trip. Unlike an [`Error`] it can be told to many who waited for the same thing.
+#[derive(Debug, Clone)]
+pub(crate) struct Trouble {
+    pub(crate) kind: ErrorKind,
+    message: String,
+    retryable: bool,
+    /// Whether a request may have reached the server.
+    pub(crate) sent: bool,
+    /// Whether the connection can no longer be used.
+    pub(crate) broken: bool,
+    source: Option<RedisError>,
+}
+
+impl Trouble {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            retryable: kind.is_retryable(),
+            sent: true,
+            broken: false,
+            source: None,
+        }
+    }
+
+    /// No sense in trying again without a change.
+    #[must_use]
+    pub(crate) fn for_good(mut self) -> Self {
+        self.retryable = false;
+        self
+    }
+
+    /// It is certain that no request has reached the server.
+    #[must_use]
+    pub(crate) fn unsent(mut self) -> Self {
+        self.sent = false;
+        self
+    }
+
+    /// Some request before may have reached the server.
+    #[must_use]
+    pub(crate) fn in_doubt(mut self) -> Self {
+        self.sent = true;
+        self
+    }
+
+    /// Says where, or what for.
+    #[must_use]
+    pub(crate) fn about(mut self, what: &str) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl From<Trouble> for Error {
+    fn from(trouble: Trouble) -> Self {
+        let mut error = Self::new(trouble.kind, trouble.message).with_retryable(trouble.retryable);
+        if !trouble.sent {
+            error = error.with_held(HeldNow::No);
+        }
+        match trouble.source {
+            Some(source) => error.with_source(source),
+            None => error,
+        }
+    }
+}
+
+impl From<RedisError> for Trouble {
+    fn from(error: RedisError) -> Self {
+        let (kind, advice, retryable) = classify(&error);
+        let text = error.to_string();
+        Self {
+            kind,
+            message: if advice.is_empty() {
+                text
+            } else {
+                format!("{advice} ({text})")
+            },
+            retryable,
+            sent: true,
+            broken: kind == ErrorKind::Unreachable && error.is_unrecoverable_error()
+                || error.is_io_error() && !error.is_timeout()
+                || error.kind() == RedisKind::Parse
+                || error.kind() == RedisKind::Server(ServerErrorKind::ReadOnly),
+            source: Some(error),
+        }
+    }
+}
+
+/// The kind, what to tell a person, and whether to try again.
+fn classify(error: &RedisError) -> (ErrorKind, &'static str, bool) {
+    let text = error.to_string();
+    let says = |part: &str| text.contains(part);
+    match error.kind() {
+        RedisKind::Io if error.is_timeout() => (
+            ErrorKind::TimedOut,
+            "the server did not answer in time",
+            true,
+        ),
+        RedisKind::Io if error.is_connection_refusal() => (
+            ErrorKind::Unreachable,
+            "nobody listens there: is the server running?",
+            true,
+        ),
+        RedisKind::Io if says("certificate") || says("fatal alert") => (
+            ErrorKind::Denied,
+            "the certificate of one side was not accepted: check the CA and the client certificate",
+            false,
+        ),
+        RedisKind::Io if says("InvalidContentType") || says("corrupt message") => (
+            ErrorKind::Store,
+            "what answers there does not speak TLS: is it the right port?",
+            false,
+        ),
+        RedisKind::Io => (ErrorKind::Unreachable, "", true),
+        RedisKind::Parse => (
+            ErrorKind::Store,
+            "what answers there does not speak the Redis protocol: is it the right port, and without TLS?",
+            false,
+        ),
+        RedisKind::RESP3NotSupported => (ErrorKind::Unsupported, TOO_OLD, false),
+        RedisKind::AuthenticationFailed => (ErrorKind::Denied, WRONG_PASSWORD, false),
+        RedisKind::InvalidClientConfig => (ErrorKind::Invalid, "", false),
+        RedisKind::ClusterConnectionNotFound => (
+            ErrorKind::Unreachable,
+            "no node of the cluster can be reached",
+            true,
+        ),
+        RedisKind::Server(ServerErrorKind::NoPerm) => (ErrorKind::Denied, NO_PERMISSION, false),
+        RedisKind::Server(
+            ServerErrorKind::BusyLoading
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::ClusterDown
+            | ServerErrorKind::TryAgain,
+        ) => (ErrorKind::Unreachable, "the server is not ready", true),
+        RedisKind::Server(ServerErrorKind::ReadOnly) => (
+            ErrorKind::Unreachable,
+            "the server is a replica, which takes no writes",
+            true,
+        ),
+        RedisKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) => (
+            ErrorKind::Invalid,
+            "the server is a node of a cluster: use redis+cluster://",
+            false,
+        ),
+        _ if says("unknown command") && says("HELLO") => (ErrorKind::Unsupported, TOO_OLD, false),
+        _ if says("WRONGPASS") || says("NOAUTH") || says("without any password configured") => {
+            (ErrorKind::Denied, WRONG_PASSWORD, false)
+        }
+        _ if says("NOPERM") || says("executing the script can't") || says("no permissions") => {
+            (ErrorKind::Denied, NO_PERMISSION, false)
+        }
+        _ if says("cluster support disabled") => (
+            ErrorKind::Invalid,
+            "the server is not part of a cluster: use redis://",
+            false,
+        ),
+        _ if says("OOM") => (ErrorKind::Store, "the server has no memory left", true),
+        _ => (ErrorKind::Store, "", true),
+    }
+}
+
+const TOO_OLD: &str = "the server is too old: Redis 6.0 or newer is needed";
+const WRONG_PASSWORD: &str = "the server did not accept user and password";
+const NO_PERMISSION: &str =
+    "the user lacks a permission that locks need: see \"Access control\" in the documentation";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+    use std::io;
+
+    fn server(code: &str, detail: &str) -> RedisError {
+        let line = format!("-{code} {detail}\r\n");
+        let value = redis::parse_redis_value(line.as_bytes()).expect("an error line");
+        value.extract_error().expect_err("an error")
+    }
+
+    #[test]
+    fn every_error_has_its_kind() {
+        let io = |kind| RedisError::from(io::Error::new(kind, "x"));
+        for (error, kind, retryable) in [
+            (
+                io(io::ErrorKind::ConnectionRefused),
+                ErrorKind::Unreachable,
+                true,
+            ),
+            (io(io::ErrorKind::BrokenPipe), ErrorKind::Unreachable, true),
+            (io(io::ErrorKind::TimedOut), ErrorKind::TimedOut, true),
+            (
+                RedisError::from(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "invalid peer certificate: UnknownIssuer",
+                )),
+                ErrorKind::Denied,
+                false,
+            ),
+            (
+                RedisError::from(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "received corrupt message of type InvalidContentType",
+                )),
+                ErrorKind::Store,
+                false,
+            ),
+            (
+                RedisError::from((RedisKind::Parse, "x")),
+                ErrorKind::Store,
+                false,
+            ),
+            (
+                RedisError::from((RedisKind::RESP3NotSupported, "x")),
+                ErrorKind::Unsupported,
+                false,
+            ),
+            (
+                RedisError::from((RedisKind::AuthenticationFailed, "x")),
+                ErrorKind::Denied,
+                false,
+            ),
+            (
+                RedisError::from((RedisKind::ClusterConnectionNotFound, "x")),
+                ErrorKind::Unreachable,
+                true,
+            ),
+            (
+                RedisError::from((RedisKind::InvalidClientConfig, "x")),
+                ErrorKind::Invalid,
+                false,
+            ),
+            (
+                server("WRONGPASS", "invalid username-password pair"),
+                ErrorKind::Denied,
+                false,
+            ),
+            (
+                server("NOAUTH", "Authentication required."),
+                ErrorKind::Denied,
+                false,
+            ),
+            (
+                server("NOPERM", "this user has no permissions"),
+                ErrorKind::Denied,
+                false,
+            ),
+            (
+                server(
+                    "ERR",
+                    "The user executing the script can't run this command or subcommand script",
+                ),
+                ErrorKind::Denied,
+                false,
+            ),
+            (
+                server("ERR", "unknown command 'HELLO', with args"),
+                ErrorKind::Unsupported,
+                false,
+            ),
+            (
+                server("ERR", "This instance has cluster support disabled"),
+                ErrorKind::Invalid,
+                false,
+            ),
+            (
+                server("LOADING", "Redis is loading the dataset in memory"),
+                ErrorKind::Unreachable,
+                true,
+            ),
+            (
+                server("READONLY", "You can't write against a read only replica."),
+                ErrorKind::Unreachable,
+                true,
+            ),
+            (
+                server("CLUSTERDOWN", "The cluster is down"),
+                ErrorKind::Unreachable,
+                true,
+            ),
+            (server("MOVED", "1 127.0.0.1:1"), ErrorKind::Invalid, false),
+            (server("OOM", "command not allowed"), ErrorKind::Store, true),
+            (server("ERR", "something else"), ErrorKind::Store, true),
+        ] {
+            let text = error.to_string();
+            let mapped = Error::from(Trouble::from(error));
+            assert_eq!(mapped.kind(), kind, "{text}");
+            assert_eq!(mapped.is_retryable(), retryable, "{text}");
+            assert!(mapped.source().is_some(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_was_never_sent_is_not_held() {
+        let trouble = Trouble::new(ErrorKind::Unreachable, "refused");
+        assert_eq!(Error::from(trouble.clone()).held_now(), HeldNow::Unknown);
+        assert_eq!(Error::from(trouble.unsent()).held_now(), HeldNow::No);
+    }
+}

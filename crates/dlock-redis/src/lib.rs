@@ -1,0 +1,18 @@
+#![doc = include_str!("../README.md")]
+
+mod acquire;
+mod backend;
+mod config;
+mod connect;
+mod error;
+mod fence;
+mod inspect;
+mod key;
+mod release;
+mod renew;
+mod script;
+mod wait;
+
+pub use backend::RedisBackend;
+pub use config::{Config, Style};
+pub use fence::FENCED_SET;

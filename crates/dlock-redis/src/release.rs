@@ -1,0 +1,60 @@
+//! Free if still the owner; downgrade; break.
+
+use dlock_core::{Error, ErrorKind, Lease, Name, Released, Result};
+
+use crate::acquire::{Attempt32, MEMORY, Stray};
+use crate::backend::Store;
+use crate::config::Style;
+use crate::connect::{Answer, Call, millis};
+use crate::error::Trouble;
+
+impl Store {
+    pub(crate) async fn free(&self, lease: &Lease) -> Result<Released> {
+        let key = self.keys.lock(lease.name());
+        let attempt = Attempt32::new(lease.attempt());
+        let stray = lease.native::<Stray>().is_some();
+        let memory = if stray { millis(MEMORY) } else { 0 };
+        let call = if self.config.style == Style::Plain {
+            let tombstone = self.tombstone(&key, lease.attempt())?;
+            let keys = [key.as_str(), tombstone.as_str()];
+            Call::new(&self.scripts.release, keys.into_iter())
+                .arg(attempt)
+                .arg(memory.to_string())
+        } else if stray {
+            self.call(&self.scripts.abandon, &key, attempt)
+                .arg(memory.to_string())
+        } else {
+            self.call(&self.scripts.release, &key, attempt)
+        };
+        match self.link.call(&call, self.config.answer_timeout).await? {
+            (Answer::Number(1), _) => Ok(Released::Freed),
+            (_, false) => Ok(Released::AlreadyLost),
+            // The first request may have freed it, and its answer was lost: nobody knows (C15).
+            (_, true) => Err(Trouble::new(
+                ErrorKind::Unreachable,
+                "the connection broke during the release, and afterwards the hold was gone",
+            )
+            .into()),
+        }
+    }
+
+    pub(crate) async fn share(&self, lease: &Lease) -> Result<()> {
+        let key = self.keys.lock(lease.name());
+        let attempt = Attempt32::new(lease.attempt());
+        let call = self.call(&self.scripts.downgrade, &key, attempt);
+        match self.link.call(&call, self.config.answer_timeout).await?.0 {
+            Answer::Number(1) => Ok(()),
+            _ => Err(Error::new(
+                ErrorKind::Lost,
+                "the hold is gone, so there is nothing to downgrade",
+            )),
+        }
+    }
+
+    pub(crate) async fn free_by_force(&self, name: &Name) -> Result<bool> {
+        let key = self.keys.lock(name);
+        let call = self.call(&self.scripts.break_lock, &key, "");
+        let answer = self.link.call(&call, self.config.answer_timeout).await?.0;
+        Ok(matches!(answer, Answer::Number(1)))
+    }
+}

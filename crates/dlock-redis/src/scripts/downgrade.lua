@@ -1,0 +1,14 @@
+-- Turns an exclusive hold into a shared one. lock.lua stands before it in the same script.
+--
+-- KEYS  1 the lock
+-- ARGV  1 attempt   2 F or B, then C in a cluster   3 waiter lease, ms   4 time to live of a fence counter, ms
+-- Returns  1 shared now, 0 the hold was gone
+if mode == 'X' and owner == me then
+  mode, count = 'S', 1
+  redis.call('ZADD', H, expires, me)
+  redis.call('HSET', I, me, token .. label)
+  settle()
+  save()
+  return 1
+end
+return mode == 'S' and redis.call('ZSCORE', H, me) and 1 or 0

@@ -1,0 +1,210 @@
+//! How a waiter wakes: one inbox for each client, and a sign of life that finds what a lost message has hidden.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dlock_core::{Attempt, AttemptId, Busy, ErrorKind, Lease, Moment, Request, Result};
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use crate::acquire::{MEMORY, Reply};
+use crate::backend::Store;
+use crate::connect::millis;
+
+/// Signs of life within one waiter lease.
+const SIGNS: u32 = 4;
+
+/// Where messages for the waiters of one client arrive.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    waiting: Mutex<HashMap<AttemptId, Arc<Waiter>>>,
+}
+
+#[derive(Debug, Default)]
+struct Waiter {
+    woken: Notify,
+    /// The token of a grant that needs no confirmation; 0 when there is none.
+    granted: AtomicU64,
+}
+
+impl Inbox {
+    fn locked(&self) -> MutexGuard<'_, HashMap<AttemptId, Arc<Waiter>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(self: &Arc<Self>, attempt: AttemptId) -> Place {
+        let waiter = Arc::<Waiter>::default();
+        self.locked().insert(attempt, waiter.clone());
+        Place {
+            inbox: self.clone(),
+            attempt,
+            waiter,
+        }
+    }
+
+    /// A message: the attempt whose turn has come, and the token if it holds the lock for its whole lease.
+    pub(crate) fn deliver(&self, payload: &[u8]) {
+        let Some((attempt, token)) = payload.split_at_checked(32) else {
+            return;
+        };
+        let Ok(attempt) = Uuid::try_parse_ascii(attempt) else {
+            return;
+        };
+        let token = std::str::from_utf8(token)
+            .ok()
+            .and_then(|token| token.parse().ok());
+        if let Some(waiter) = self.locked().get(&AttemptId::from(attempt)) {
+            waiter.granted.store(token.unwrap_or(0), Ordering::Release);
+            waiter.woken.notify_one();
+        }
+    }
+
+    pub(crate) fn wake_all(&self) {
+        for waiter in self.locked().values() {
+            waiter.woken.notify_one();
+        }
+    }
+}
+
+/// A waiter's place in the inbox; it leaves when it is dropped.
+#[derive(Debug)]
+struct Place {
+    inbox: Arc<Inbox>,
+    attempt: AttemptId,
+    waiter: Arc<Waiter>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.inbox.locked().remove(&self.attempt);
+    }
+}
+
+/// The last question that was answered "others hold it".
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    sent: Moment,
+    last_token: u64,
+}
+
+impl Store {
+    /// Waits in the store's queue until the lock is ours or the deadline has passed.
+    pub(crate) async fn wait(&self, request: &Request) -> Result<Attempt> {
+        let place = self.inbox.enter(request.attempt());
+        let mut asked: Option<Asked> = None;
+        let mut stray = false;
+        loop {
+            let sent = request.now();
+            let hint = match self.ask(request, &self.channel).await {
+                Ok(held @ Reply::Held(_)) => {
+                    let held = if stray { held.astray() } else { held };
+                    return Ok(held.into());
+                }
+                Ok(Reply::Others { free_in, last }) => {
+                    request.mark_contended();
+                    asked = Some(Asked {
+                        sent,
+                        last_token: last,
+                    });
+                    free_in
+                }
+                // The place in the queue outlives a frozen connection that is replaced in time.
+                Err(trouble)
+                    if trouble.kind == ErrorKind::TimedOut
+                        && asked
+                            .is_some_and(|asked| sent < asked.sent + self.config.waiter_lease) =>
+                {
+                    tracing::debug!(
+                        error = trouble.message(),
+                        "no answer while waiting, asking again"
+                    );
+                    stray = true;
+                    None
+                }
+                Err(trouble) => return Err(trouble.into()),
+            };
+            if let Some(held) = self.accept(request, &place, asked) {
+                let held = if stray { held.astray() } else { held };
+                return Ok(held.into());
+            }
+            let next = request.now() + self.next_look(hint);
+            let deadline = request.deadline().unwrap_or(Moment::NEVER);
+            tokio::select! {
+                () = place.waiter.woken.notified() => {
+                    if let Some(held) = self.accept(request, &place, asked) {
+                        let held = if stray { held.astray() } else { held };
+                        return Ok(held.into());
+                    }
+                }
+                () = request.clock().sleep_until(next.min(deadline)) => {
+                    if deadline <= next {
+                        return self.leave(request, stray).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a grant at its word, if that is safe without a further trip.
+    ///
+    /// The grant was made after the last question was answered, since its token is higher than the one seen then; so the lease
+    /// counts from before that question was sent (C7). When that is long ago, it is better to ask and count anew. A hold that
+    /// replicas must have is never taken at its word.
+    fn accept(&self, request: &Request, place: &Place, asked: Option<Asked>) -> Option<Reply> {
+        let asked = asked?;
+        let token = place.waiter.granted.load(Ordering::Acquire);
+        let recent = request.now().since(asked.sent) <= request.lease() / 4;
+        (token > asked.last_token && recent && self.acquires.is_none())
+            .then(|| Reply::Held(Lease::new(request, asked.sent).with_token(token)))
+    }
+
+    /// A sign of life is due; sooner when the lock's lease ends sooner and nobody else looks after it.
+    fn next_look(&self, free_in: Option<Duration>) -> Duration {
+        let interval = self.config.waiter_lease / SIGNS;
+        // Not all in step.
+        let interval = interval.mul_f64(0.8 + 0.2 * fastrand::f64());
+        free_in.map_or(interval, |free_in| {
+            interval.min(free_in + Duration::from_millis(1))
+        })
+    }
+
+    /// The deadline has passed: gives the place up.
+    async fn leave(&self, request: &Request, stray: bool) -> Result<Attempt> {
+        // When every request was answered, nothing can come later, and nothing need be remembered.
+        let memory = if stray { millis(MEMORY) } else { 0 };
+        if self.undo(request, memory).await.is_err() {
+            // Core drops this future in a moment and abandons the attempt until the store confirms it.
+            std::future::pending::<()>().await;
+        }
+        Ok(Attempt::Busy(Busy::default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+
+    #[tokio::test]
+    async fn a_message_wakes_its_waiter_alone_and_nothing_is_left() {
+        let inbox = Arc::new(Inbox::default());
+        let (first, second) = (AttemptId::new(), AttemptId::new());
+        let (one, two) = (inbox.enter(first), inbox.enter(second));
+        inbox.deliver(second.to_string().as_bytes());
+        inbox.deliver(b"not an attempt");
+        inbox.deliver(format!("{first}x").as_bytes());
+        assert!(one.waiter.woken.notified().now_or_never().is_some());
+        assert_eq!(one.waiter.granted.load(Ordering::Relaxed), 0);
+        inbox.deliver(AttemptId::new().to_string().as_bytes());
+        assert!(two.waiter.woken.notified().now_or_never().is_some());
+        inbox.deliver(format!("{second}0000000000000042").as_bytes());
+        assert_eq!(two.waiter.granted.load(Ordering::Relaxed), 42);
+        assert!(one.waiter.woken.notified().now_or_never().is_none());
+        inbox.wake_all();
+        assert!(one.waiter.woken.notified().now_or_never().is_some());
+        drop((one, two));
+        assert!(inbox.locked().is_empty());
+    }
+}

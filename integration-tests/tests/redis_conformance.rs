@@ -1,0 +1,299 @@
+//! The whole conformance suite against Redis: one server in each style, with TLS, with an ACL user, Sentinel, and a cluster.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod redis_support;
+
+use std::process::ExitCode;
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
+
+use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, async_trait};
+use dlock_core::{Backend, Error, ErrorKind, Name, Result};
+use dlock_redis::Config;
+use integration_tests::{
+    Direction, FaultProxy, Redis, RedisCluster, RedisServer, SentinelGroup, Tls,
+};
+use redis_support::{ACL, authority};
+use tokio::sync::OnceCell;
+
+/// The cases have runtimes of their own; what the servers need outlives them here.
+static RUNTIME: LazyLock<tokio::runtime::Runtime> =
+    LazyLock::new(|| tokio::runtime::Runtime::new().expect("a runtime"));
+
+static KEPT: Mutex<Vec<Arc<FaultProxy>>> = Mutex::new(Vec::new());
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Single,
+    Barging,
+    Plain,
+    Tls,
+    Acl,
+    Sentinel,
+    Cluster,
+}
+
+struct Store {
+    kind: Kind,
+    deployed: Arc<OnceCell<Deployed>>,
+}
+
+/// Servers that run until the process ends.
+struct Deployed {
+    url: String,
+    nodes: Nodes,
+}
+
+enum Nodes {
+    One(RedisServer),
+    Sentinel(SentinelGroup),
+    Cluster(RedisCluster),
+}
+
+async fn deploy(kind: Kind) -> integration_tests::Result<Deployed> {
+    let one = async |settings: Redis, parameters: &str| {
+        let server = RedisServer::start_with(settings).await?;
+        Ok(Deployed {
+            url: format!("{}{parameters}", server.url()),
+            nodes: Nodes::One(server),
+        })
+    };
+    match kind {
+        Kind::Single => one(Redis::default(), "").await,
+        Kind::Barging => one(Redis::default(), "?style=barging").await,
+        Kind::Plain => one(Redis::default(), "?style=plain").await,
+        Kind::Tls => {
+            let files = authority();
+            let tls = Tls {
+                certificate: files.file("server.pem"),
+                key: files.file("server.key"),
+                authority: files.file("ca.pem"),
+            };
+            let ca = tls.authority.display().to_string();
+            let settings = Redis {
+                tls: Some(tls),
+                args: ["--tls-auth-clients", "no"].map(str::to_owned).to_vec(),
+                ..Redis::default()
+            };
+            let server = RedisServer::start_with(settings).await?;
+            Ok(Deployed {
+                url: format!("rediss://localhost:{}?ca={ca}", server.tls_port()),
+                nodes: Nodes::One(server),
+            })
+        }
+        Kind::Acl => {
+            let settings = Redis {
+                acl: Some(ACL.to_owned()),
+                ..Redis::default()
+            };
+            let mut deployed = one(settings, "").await?;
+            deployed.url = deployed.url.replace("redis://", "redis://locker:s3cret@");
+            Ok(deployed)
+        }
+        Kind::Sentinel => {
+            let group = SentinelGroup::start().await?;
+            let hosts: Vec<String> = group
+                .sentinels()
+                .iter()
+                .map(|s| s.addr().to_string())
+                .collect();
+            Ok(Deployed {
+                url: format!(
+                    "redis+sentinel://{}/{}",
+                    hosts.join(","),
+                    SentinelGroup::MASTER_NAME
+                ),
+                nodes: Nodes::Sentinel(group),
+            })
+        }
+        Kind::Cluster => {
+            let cluster = RedisCluster::start().await?;
+            let hosts: Vec<String> = cluster.addrs().iter().map(ToString::to_string).collect();
+            Ok(Deployed {
+                url: format!("redis+cluster://{}", hosts.join(",")),
+                nodes: Nodes::Cluster(cluster),
+            })
+        }
+    }
+}
+
+async fn open(url: &str) -> Result<Arc<dyn Backend>> {
+    Ok(Arc::new(Config::from_url(url)?.connect().await?))
+}
+
+fn broken(error: integration_tests::Error) -> Error {
+    Error::new(ErrorKind::Store, format!("the test's own server: {error}"))
+}
+
+impl Store {
+    async fn deployed(&self) -> Result<&Deployed> {
+        let kind = self.kind;
+        let start = || async move {
+            let started = RUNTIME.spawn(deploy(kind)).await;
+            started.expect("the servers' task").map_err(broken)
+        };
+        self.deployed.get_or_try_init(start).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<&RedisServer>> {
+        Ok(match &self.deployed().await?.nodes {
+            Nodes::One(server) => vec![server],
+            Nodes::Sentinel(group) => vec![group.master().await.map_err(broken)?],
+            Nodes::Cluster(cluster) => cluster.nodes().iter().collect(),
+        })
+    }
+}
+
+#[async_trait]
+impl Harness for Store {
+    fn name(&self) -> &str {
+        match self.kind {
+            Kind::Single => "redis",
+            Kind::Barging => "redis-barging",
+            Kind::Plain => "redis-plain",
+            Kind::Tls => "redis-tls",
+            Kind::Acl => "redis-acl",
+            Kind::Sentinel => "redis-sentinel",
+            Kind::Cluster => "redis-cluster",
+        }
+    }
+
+    async fn connect(&self) -> Result<Arc<dyn Backend>> {
+        open(&self.deployed().await?.url).await
+    }
+
+    fn abilities(&self) -> &'static [Ability] {
+        match self.kind {
+            // Their servers tell clients each other's addresses, past any proxy; and a proxy's name is on no certificate.
+            Kind::Sentinel | Kind::Cluster | Kind::Tls => &[Ability::Expire, Ability::Residue],
+            _ => Ability::ALL,
+        }
+    }
+
+    async fn faulty(&self) -> Result<Faulty> {
+        let deployed = self.deployed().await?;
+        let Nodes::One(server) = &deployed.nodes else {
+            return Err(Error::invalid("no proxy in front of several servers"));
+        };
+        let proxy = FaultProxy::start(server.addr()).await.map_err(broken)?;
+        let url = deployed
+            .url
+            .replace(&server.addr().to_string(), &proxy.addr().to_string());
+        let proxy = Arc::new(proxy);
+        // A case may drop the handle and go on with the client.
+        KEPT.lock().expect("no panic").push(proxy.clone());
+        Ok(Faulty {
+            backend: open(&url).await?,
+            fault: Arc::new(Line(proxy)),
+        })
+    }
+
+    async fn expire(&self, name: &Name) -> Result<()> {
+        // The lease's end is moved into the past; the queue stays as it is.
+        const SCRIPT: &str = "local k = KEYS[1] local v = redis.call('GET', k) if not v then return 0 end \
+            if #v == 32 then return redis.call('DEL', k) end \
+            if string.find(v, '^%x', 18) then redis.call('SETRANGE', k, 49, '0000000000000') else \
+            for _, a in ipairs(redis.call('ZRANGE', k .. ':h', 0, -1)) do redis.call('ZADD', k .. ':h', 1, a) end end \
+            return 1";
+        let key = match self.kind {
+            Kind::Plain => name.to_string(),
+            _ => format!("dlock:{{{name}}}"),
+        };
+        let node = match &self.deployed().await?.nodes {
+            Nodes::Cluster(cluster) => cluster.master_of(&key).await.map_err(broken)?,
+            _ => self.nodes().await?[0],
+        };
+        node.command(&["EVAL", SCRIPT, "1", &key])
+            .await
+            .map_err(broken)?;
+        Ok(())
+    }
+
+    async fn residue(&self) -> Result<Residue> {
+        let mut left = Residue::new();
+        for node in self.nodes().await? {
+            *left.entry("keys".to_owned()).or_default() +=
+                redis_support::residue(node).await.len() as u64;
+            let channels = node
+                .command(&["PUBSUB", "CHANNELS"])
+                .await
+                .map_err(broken)?;
+            let ours = channels
+                .list()
+                .iter()
+                .filter_map(|c| c.text())
+                .filter(|c| c.contains(":inbox:"));
+            *left.entry("inboxes".to_owned()).or_default() += ours.count() as u64;
+            let clients = node
+                .command(&["CLIENT", "LIST", "TYPE", "pubsub"])
+                .await
+                .map_err(broken)?;
+            let lines = clients.text().unwrap_or_default().lines().count();
+            *left.entry("connections".to_owned()).or_default() += lines as u64;
+        }
+        Ok(left)
+    }
+
+    fn address(&self) -> String {
+        self.deployed
+            .get()
+            .map(|deployed| deployed.url.clone())
+            .unwrap_or_default()
+    }
+}
+
+struct Line(Arc<FaultProxy>);
+
+#[async_trait]
+impl Fault for Line {
+    async fn cut(&self) {
+        self.0.refuse();
+        self.0.reset_all().await;
+    }
+
+    async fn hang(&self) {
+        self.0.black_hole(Direction::Both);
+    }
+
+    async fn heal(&self) {
+        self.0.heal().await;
+        self.0.accept();
+    }
+
+    async fn lose_reply(&self) {
+        self.0.drop_reply(1);
+    }
+
+    async fn delay_replies(&self, delay: Duration) {
+        self.0.delay(Direction::ToClient, delay);
+    }
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = dlock_conformance::process::serve(async |url| open(url).await) {
+        return code;
+    }
+    let kinds = [
+        Kind::Single,
+        Kind::Barging,
+        Kind::Plain,
+        Kind::Tls,
+        Kind::Acl,
+        Kind::Sentinel,
+        Kind::Cluster,
+    ];
+    let stores = kinds.map(|kind| -> Arc<dyn Harness> {
+        Arc::new(Store {
+            kind,
+            deployed: Arc::default(),
+        })
+    });
+    dlock_conformance::main_all(stores.to_vec())
+}
