@@ -75,7 +75,7 @@ impl Need {
             {
                 Some("the harness cannot expire a hold, and nothing else ends one".to_owned())
             }
-            Self::Worker => crate::process::missing(capabilities, harness),
+            Self::Worker => crate::worker::missing(capabilities, harness),
             _ => None,
         }
     }

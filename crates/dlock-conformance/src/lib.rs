@@ -20,6 +20,7 @@ pub mod process;
 mod report;
 mod run;
 mod suite;
+mod worker;
 mod world;
 
 pub use async_trait::async_trait;

@@ -35,24 +35,20 @@
 //! `failed` with the error. It reads commands from its standard input: `check`, `exit` (without a release), `release`. It
 //! ends when that is closed, so none outlives the test.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc as blocking};
-use std::thread::JoinHandle;
+use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{
-    Backend, Capabilities, Error, ErrorKind, Guard, Locks, Reach, Released, Result, Settings,
-};
+use dlock_core::{Backend, Error, ErrorKind, Guard, Locks, Released, Result, Settings};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use crate::Harness;
 
-const JOB: &str = "DLOCK_CONFORMANCE_JOB";
-const PREFIX: &str = "dlock-helper: ";
+pub(crate) const JOB: &str = "DLOCK_CONFORMANCE_JOB";
+pub(crate) const PREFIX: &str = "dlock-helper: ";
 
 /// What a helper shall do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -81,11 +77,11 @@ pub(crate) enum Task {
 
 /// A job and where to do it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Order {
-    harness: String,
-    address: String,
-    identity: String,
-    job: Job,
+pub(crate) struct Order {
+    pub(crate) harness: String,
+    pub(crate) address: String,
+    pub(crate) identity: String,
+    pub(crate) job: Job,
 }
 
 /// If this process was started as a helper, does its job with a client that `connect` makes from
@@ -165,7 +161,7 @@ fn help(order: Order, connect: impl Future<Output = Result<Arc<dyn Backend>>>) -
     }
 }
 
-async fn work(
+pub(crate) async fn work(
     backend: Arc<dyn Backend>,
     job: &Job,
     say: &(dyn Fn(&str) + Sync),
@@ -233,206 +229,4 @@ async fn lock(locks: &Locks, job: &Job) -> Result<Guard> {
         JobMode::Shared => locks.rw_lock(&job.name)?.read().await,
         JobMode::Permit(limit) => locks.semaphore(&job.name, limit)?.acquire().await,
     }
-}
-
-/// Set by `main`: this program, started again, knows what to do.
-static STARTS_ITSELF: AtomicBool = AtomicBool::new(false);
-
-pub(crate) fn can_start_myself() {
-    STARTS_ITSELF.store(true, Ordering::Relaxed);
-}
-
-/// Why no helper can be started; `None` when one can.
-pub(crate) fn missing(capabilities: &Capabilities, harness: &dyn Harness) -> Option<String> {
-    let can = capabilities.reach == Reach::Process
-        || STARTS_ITSELF.load(Ordering::Relaxed)
-        || harness.helper().is_some();
-    (!can).then(|| {
-        "helper processes need a test whose main is dlock_conformance::main, or Harness::helper"
-            .to_owned()
-    })
-}
-
-/// A helper at work: a process, or for a store that only reaches one process, a thread with a runtime of its own.
-pub(crate) struct Worker {
-    lines: mpsc::UnboundedReceiver<String>,
-    body: Body,
-}
-
-enum Body {
-    Process {
-        child: Child,
-        input: ChildStdin,
-    },
-    Thread {
-        commands: mpsc::UnboundedSender<String>,
-        kill: Option<oneshot::Sender<()>>,
-        resume: blocking::Sender<()>,
-        thread: Option<JoinHandle<()>>,
-    },
-}
-
-impl Worker {
-    pub(crate) fn start(
-        harness: &Arc<dyn Harness>,
-        capabilities: &Capabilities,
-        identity: &str,
-        job: Job,
-    ) -> Self {
-        if capabilities.reach == Reach::Process {
-            return Self::thread(harness.clone(), job);
-        }
-        let order = Order {
-            harness: harness.name().to_owned(),
-            address: harness.address(),
-            identity: identity.to_owned(),
-            job,
-        };
-        let mut command = harness.helper().unwrap_or_else(|| {
-            Command::new(std::env::current_exe().expect("the path of this program"))
-        });
-        let mut child = command
-            .env(
-                JOB,
-                serde_json::to_string(&order).expect("an order is JSON"),
-            )
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the helper starts");
-        let (tell, lines) = mpsc::unbounded_channel();
-        let output = BufReader::new(child.stdout.take().expect("it is piped"));
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                if let Some(line) = line.strip_prefix(PREFIX)
-                    && tell.send(line.to_owned()).is_err()
-                {
-                    return;
-                }
-            }
-        });
-        let input = child.stdin.take().expect("it is piped");
-        Self {
-            lines,
-            body: Body::Process { child, input },
-        }
-    }
-
-    fn thread(harness: Arc<dyn Harness>, job: Job) -> Self {
-        let (tell, lines) = mpsc::unbounded_channel();
-        let (commands, commands_in) = mpsc::unbounded_channel();
-        let (kill, killed) = oneshot::channel();
-        let (resume, resumed) = blocking::channel::<()>();
-        let resumed = std::sync::Mutex::new(resumed);
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime");
-            let say = |line: &str| {
-                let _ = tell.send(line.to_owned());
-            };
-            let pause = || {
-                let _ = resumed.lock().expect("not poisoned").recv();
-            };
-            runtime.block_on(async {
-                let work = async {
-                    let backend = harness.connect().await?;
-                    work(backend, &job, &say, commands_in, &pause).await
-                };
-                tokio::select! {
-                    biased;
-                    _ = killed => {}
-                    outcome = work => if let Err(error) = outcome {
-                        say(&format!("failed: {error}"));
-                    }
-                }
-            });
-            // Nothing that runs in it gets to clean up.
-            runtime.shutdown_background();
-        });
-        Self {
-            lines,
-            body: Body::Thread {
-                commands,
-                kill: Some(kill),
-                resume,
-                thread: Some(thread),
-            },
-        }
-    }
-
-    /// What the helper says next; `None` when it has ended.
-    pub(crate) async fn line(&mut self) -> Option<String> {
-        self.lines.recv().await
-    }
-
-    pub(crate) fn tell(&mut self, command: &str) {
-        match &mut self.body {
-            Body::Process { input, .. } => {
-                writeln!(input, "{command}").expect("the helper listens");
-            }
-            Body::Thread { commands, .. } => {
-                commands
-                    .send(command.to_owned())
-                    .expect("the helper listens");
-            }
-        }
-    }
-
-    /// Stops it without its knowing, by SIGSTOP or by blocking its thread.
-    pub(crate) fn pause(&mut self) {
-        match &self.body {
-            Body::Process { child, .. } => signal(child, "-STOP"),
-            Body::Thread { .. } => self.tell("pause"),
-        }
-    }
-
-    pub(crate) fn resume(&mut self) {
-        match &self.body {
-            Body::Process { child, .. } => signal(child, "-CONT"),
-            Body::Thread { resume, .. } => {
-                let _ = resume.send(());
-            }
-        }
-    }
-
-    /// Ends it by SIGKILL, or by dropping its runtime.
-    pub(crate) fn kill(self) {
-        drop(self);
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        match &mut self.body {
-            Body::Process { child, .. } => {
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-            Body::Thread {
-                kill,
-                resume,
-                thread,
-                ..
-            } => {
-                let _ = resume.send(());
-                if let Some(kill) = kill.take() {
-                    let _ = kill.send(());
-                }
-                if let Some(thread) = thread.take() {
-                    let _ = thread.join();
-                }
-            }
-        }
-    }
-}
-
-fn signal(child: &Child, signal: &str) {
-    // The shell has it built in; a small system may lack the program.
-    let status = Command::new("sh")
-        .args(["-c", &format!("kill {signal} {}", child.id())])
-        .status()
-        .expect("a shell");
-    assert!(status.success(), "kill {signal}: {status}");
 }

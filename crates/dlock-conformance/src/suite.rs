@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::run::run;
-use crate::{Harness, Line, Outcome, Report, cases, process};
+use crate::{Harness, Line, Outcome, Report, cases, process, worker};
 
 /// Most cases wait most of the time, so more of them run at once than there are processors.
 const AT_ONCE: usize = 12;
@@ -28,7 +28,7 @@ fn all(harnesses: Vec<Arc<dyn Harness>>, prefix: bool) -> ExitCode {
     if let Some(code) = process::serve_harness(&harnesses) {
         return code;
     }
-    process::can_start_myself();
+    worker::can_start_myself();
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(AT_ONCE);
     let report = Arc::<Mutex<Report>>::default();

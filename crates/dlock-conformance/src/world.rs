@@ -10,7 +10,8 @@ use dlock_core::{
 
 use tokio::sync::{OnceCell, oneshot};
 
-use crate::process::{Job, JobMode, Task, Worker};
+use crate::process::{Job, JobMode, Task};
+use crate::worker::Worker;
 use crate::{Ability, Fault, Harness, Timings};
 
 /// Longer than any case: a hold with it that was leaked shows as a failure, not as a delay.

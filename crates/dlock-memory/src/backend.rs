@@ -141,10 +141,15 @@ impl Backend for MemoryBackend {
     }
 
     async fn acquire(&self, request: &Request) -> Result<Attempt> {
+        let sent = request.now();
         self.link.send(&self.store).await?;
         let taken = self.store.acquire_or_queue(request)?;
         let grant = match taken {
-            Ok(grant) => grant,
+            // Without a wait the lease counts from before the request was sent; after one, from the grant (C7).
+            Ok(grant) => Grant {
+                from: grant.from.min(sent),
+                ..grant
+            },
             Err(place) => {
                 request.mark_contended();
                 self.granted(request, place).await?

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Attempt, Capability, Guard, Locks, Mode, Released, Renewal, Result};
+use dlock_core::{Capability, Guard, Locks, Released, Result};
 
 use super::exclusion::Resource;
 use crate::case::case_list;
@@ -23,9 +23,6 @@ case_list! {
     C13 cancelled_waiters_do_not_stall_the_queue;
     C13 storm_of_cancelled_tasks_leaves_nothing;
     C13 client_answers_right_after_cancelled_calls;
-    C13 attempt_that_arrives_after_its_abandon_holds_nothing;
-    C13 abandoned_waiter_leaves_the_queue;
-    C13 abandoned_hold_is_free;
 }
 
 /// Nothing wakes a future for this long: it waits for others.
@@ -362,68 +359,4 @@ async fn client_answers_right_after_cancelled_calls(world: World) -> Result<()> 
     world.expect_free(&held).await?;
     world.expect_free(&free).await?;
     world.expect_quiet(&locks).await
-}
-
-async fn attempt_that_arrives_after_its_abandon_holds_nothing(world: World) -> Result<()> {
-    let mut modes = vec![Mode::Exclusive];
-    if world.has(Capability::Shared) {
-        modes.push(Mode::Shared);
-    }
-    if world.has(Capability::Permits) {
-        modes.push(Mode::Permit { limit: 2 });
-    }
-    for mode in modes {
-        let name = world.name();
-        let backend = world.backend().await?;
-        let request = world.request(&name, mode);
-        backend.abandon(&request).await?;
-        if let Ok(Attempt::Held(_)) = backend.try_acquire(&request).await {
-            panic!("an abandoned attempt got the lock ({mode})");
-        }
-        let waits = backend.acquire(&request);
-        if let Ended::Done(Ok(Attempt::Held(_))) = polled(waits, usize::MAX, IDLE).await {
-            panic!("an abandoned attempt waited and got the lock ({mode})");
-        }
-        backend.abandon(&request).await?;
-        world.expect_free(&name).await?;
-    }
-    Ok(())
-}
-
-async fn abandoned_waiter_leaves_the_queue(world: World) -> Result<()> {
-    let name = world.name();
-    let guard = world.client().await?.mutex(&name)?.lock().await?;
-    let backend = world.backend().await?;
-    let request = world.request(&name, Mode::Exclusive);
-    let contended = world.until(
-        world.timings.settle,
-        "the backend says that others hold (Request::mark_contended)",
-        async || Ok(request.is_contended()),
-    );
-    tokio::select! {
-        answer = backend.acquire(&request) => panic!("the lock was held: {answer:?}"),
-        told = contended => told?,
-    }
-    world.soon("the abandon", backend.abandon(&request)).await?;
-    if world.has(Capability::Inspect) {
-        let info = world.probe().await?.inspect(&name).await?;
-        assert!(info.waiters.is_empty(), "left in the queue: {info:?}");
-    }
-    world.freed(guard).await?;
-    world.expect_free(&name).await
-}
-
-async fn abandoned_hold_is_free(world: World) -> Result<()> {
-    let name = world.name();
-    let backend = world.backend().await?;
-    let request = world.request(&name, Mode::Exclusive);
-    let Attempt::Held(lease) = backend.try_acquire(&request).await? else {
-        panic!("a free lock is busy");
-    };
-    backend.abandon(&request).await?;
-    world.expect_free(&name).await?;
-    let answers = backend.renew(&[Arc::new(lease.clone())]).await;
-    assert!(matches!(answers[..], [Renewal::Lost(_)]), "{answers:?}");
-    assert_eq!(backend.release(&lease).await?, Released::AlreadyLost);
-    Ok(())
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use dlock_core::{Capability, Result};
 
 use crate::case::case_list;
-use crate::process::{JobMode, Worker};
+use crate::process::JobMode;
+use crate::worker::Worker;
 use crate::world::runtime;
 use crate::{Need, World};
 

@@ -1,5 +1,6 @@
 //! The cases, by theme.
 
+mod abandon;
 mod cancel;
 mod deaths;
 mod drops;
@@ -8,6 +9,7 @@ mod fairness;
 mod limits;
 mod loss;
 mod lost_replies;
+mod max_hold;
 mod modes;
 mod names;
 mod reach;
@@ -32,12 +34,14 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         tokens::CASES,
         deaths::CASES,
         cancel::CASES,
+        abandon::CASES,
         drops::CASES,
         lost_replies::CASES,
         residue::CASES,
         wakeup::CASES,
         fairness::CASES,
         modes::CASES,
+        max_hold::CASES,
     ]
     .into_iter()
     .flatten()

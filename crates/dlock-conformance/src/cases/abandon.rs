@@ -1,0 +1,83 @@
+//! C13, told to the backend directly: the undo of an attempt.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlock_core::{Attempt, Capability, Mode, Released, Renewal, Result};
+
+use crate::World;
+use crate::case::case_list;
+use crate::polls::{Ended, polled};
+
+case_list! {
+    C13 attempt_that_arrives_after_its_abandon_holds_nothing;
+    C13 abandoned_waiter_leaves_the_queue;
+    C13 abandoned_hold_is_free;
+}
+
+/// Time for an attempt to take effect that must not.
+const A_WHILE: Duration = Duration::from_millis(100);
+
+async fn attempt_that_arrives_after_its_abandon_holds_nothing(world: World) -> Result<()> {
+    let mut modes = vec![Mode::Exclusive];
+    if world.has(Capability::Shared) {
+        modes.push(Mode::Shared);
+    }
+    if world.has(Capability::Permits) {
+        modes.push(Mode::Permit { limit: 2 });
+    }
+    for mode in modes {
+        let name = world.name();
+        let backend = world.backend().await?;
+        let request = world.request(&name, mode);
+        backend.abandon(&request).await?;
+        if let Ok(Attempt::Held(_)) = backend.try_acquire(&request).await {
+            panic!("an abandoned attempt got the lock ({mode})");
+        }
+        let waits = backend.acquire(&request);
+        if let Ended::Done(Ok(Attempt::Held(_))) = polled(waits, usize::MAX, A_WHILE).await {
+            panic!("an abandoned attempt waited and got the lock ({mode})");
+        }
+        backend.abandon(&request).await?;
+        world.expect_free(&name).await?;
+    }
+    Ok(())
+}
+
+async fn abandoned_waiter_leaves_the_queue(world: World) -> Result<()> {
+    let name = world.name();
+    let guard = world.client().await?.mutex(&name)?.lock().await?;
+    let backend = world.backend().await?;
+    let request = world.request(&name, Mode::Exclusive);
+    let contended = world.until(
+        world.timings.settle,
+        "the backend says that others hold (Request::mark_contended)",
+        async || Ok(request.is_contended()),
+    );
+    tokio::select! {
+        answer = backend.acquire(&request) => panic!("the lock was held: {answer:?}"),
+        told = contended => told?,
+    }
+    world.soon("the abandon", backend.abandon(&request)).await?;
+    if world.has(Capability::Inspect) {
+        let info = world.probe().await?.inspect(&name).await?;
+        assert!(info.waiters.is_empty(), "left in the queue: {info:?}");
+    }
+    world.freed(guard).await?;
+    world.expect_free(&name).await
+}
+
+async fn abandoned_hold_is_free(world: World) -> Result<()> {
+    let name = world.name();
+    let backend = world.backend().await?;
+    let request = world.request(&name, Mode::Exclusive);
+    let Attempt::Held(lease) = backend.try_acquire(&request).await? else {
+        panic!("a free lock is busy");
+    };
+    backend.abandon(&request).await?;
+    world.expect_free(&name).await?;
+    let answers = backend.renew(&[Arc::new(lease.clone())]).await;
+    assert!(matches!(answers[..], [Renewal::Lost(_)]), "{answers:?}");
+    assert_eq!(backend.release(&lease).await?, Released::AlreadyLost);
+    Ok(())
+}
