@@ -1,7 +1,7 @@
 //! What all handles of one client share, and how a hold ends.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -11,6 +11,7 @@ use crate::ledger::{Chore, Ledger, Leftover};
 use crate::queue::Queue;
 use crate::settings::Checked;
 use crate::stats::{Event, Recorder};
+use crate::sync::locked;
 use crate::{
     Backend, Clock, Error, ErrorKind, HeldNow, Liveness, LossReason, Moment, Operation, Released,
     Request, Result, keeper, reaper, wait,
@@ -25,6 +26,8 @@ pub(crate) struct Client {
     pub(crate) stats: Recorder,
     keeper: Task,
     reaper: Task,
+    /// Makes a loss and its count one step for whoever is told of it.
+    losing: Mutex<()>,
 }
 
 /// Whether a background task runs. It ends with its runtime; the next call from a living one starts it again.
@@ -76,6 +79,7 @@ impl Client {
             stats,
             keeper: Task::default(),
             reaper: Task::default(),
+            losing: Mutex::default(),
         })
     }
 
@@ -115,11 +119,14 @@ impl Client {
 
     /// Declares a loss, unless the hold has ended otherwise.
     pub(crate) fn lose(self: &Arc<Self>, hold: &Arc<Hold>, reason: LossReason) {
-        if !hold.lose(reason) {
-            return;
+        {
+            let _one_step = locked(&self.losing);
+            if !hold.lose(reason) {
+                return;
+            }
+            self.stats.count(reason.into());
         }
         self.ledger.remove(hold);
-        self.stats.count(reason.into());
         let lease = hold.lease();
         tracing::warn!(
             name = %lease.name(), backend = self.backend_name(), token = lease.token().map(u64::from), %reason,
@@ -140,7 +147,10 @@ impl Client {
             self.lose(hold, hold.clock_reason());
         }
         match hold.state() {
-            State::Lost(reason) => Some(reason),
+            State::Lost(reason) => {
+                drop(locked(&self.losing));
+                Some(reason)
+            }
             _ => None,
         }
     }
