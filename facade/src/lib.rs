@@ -7,9 +7,13 @@ pub use connect::{Builder, builder, connect};
 pub use dlock_core::*;
 pub use scheme::{compiled_in, open};
 
+#[cfg(feature = "etcd")]
+pub use dlock_etcd as etcd;
 #[cfg(feature = "file")]
 pub use dlock_file as file;
 #[cfg(feature = "memory")]
 pub use dlock_memory as memory;
 #[cfg(feature = "redis")]
 pub use dlock_redis as redis;
+#[cfg(feature = "zk")]
+pub use dlock_zk as zk;

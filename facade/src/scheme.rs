@@ -15,6 +15,10 @@ const SCHEMES: &[Scheme] = &[
     scheme("rediss+sentinel", "redis", cfg!(feature = "redis")),
     scheme("redis+cluster", "redis", cfg!(feature = "redis")),
     scheme("rediss+cluster", "redis", cfg!(feature = "redis")),
+    scheme("etcd", "etcd", cfg!(feature = "etcd")),
+    scheme("etcds", "etcd", cfg!(feature = "etcd")),
+    scheme("zk", "zk", cfg!(feature = "zk")),
+    scheme("zks", "zk", cfg!(feature = "zk")),
 ];
 
 struct Scheme {
@@ -73,6 +77,12 @@ async fn dispatch(url: &str) -> Result<Arc<dyn Backend>> {
         "redis" => Ok(Arc::new(
             dlock_redis::Config::from_url(url)?.connect().await?,
         )),
+        #[cfg(feature = "etcd")]
+        "etcd" => Ok(Arc::new(
+            dlock_etcd::Config::from_url(url)?.connect().await?,
+        )),
+        #[cfg(feature = "zk")]
+        "zk" => Ok(Arc::new(dlock_zk::Config::from_url(url)?.connect().await?)),
         _ => Err(not_here(scheme.name)),
     }
 }

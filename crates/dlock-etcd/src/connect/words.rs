@@ -1,0 +1,103 @@
+//! Our transactions in the client's words, and its answers in ours.
+
+use etcd_client::{
+    Compare, CompareOp, DeleteOptions, GetOptions, PutOptions, SortOrder, SortTarget,
+    Txn as ClientTxn, TxnOp, TxnOpResponse, TxnResponse,
+};
+
+use crate::txn::{Answer, Order, Range, Row, Step, Txn, When};
+
+pub(super) fn to_client(txn: &Txn) -> ClientTxn {
+    let when: Vec<Compare> = txn.when.iter().map(compare).collect();
+    let steps = |steps: &[Step]| -> Vec<TxnOp> {
+        steps
+            .iter()
+            .map(|step| operation(step, txn.local))
+            .collect()
+    };
+    ClientTxn::new()
+        .when(when)
+        .and_then(steps(&txn.then))
+        .or_else(steps(&txn.or_else))
+}
+
+fn compare(when: &When) -> Compare {
+    let over = |range: &Range, op, revision| {
+        let compare = Compare::create_revision(range.start.clone(), op, revision);
+        if range.end.is_empty() {
+            compare
+        } else {
+            compare.with_range(range.end.clone())
+        }
+    };
+    match when {
+        When::CreatedAt(key, revision) => {
+            Compare::create_revision(key.clone(), CompareOp::Equal, *revision)
+        }
+        // A range without keys compares as one key that was created at 0; one with keys fails.
+        When::NoneIn(range) => over(range, CompareOp::Equal, 0),
+        When::NoneSince(range, revision) => {
+            over(range, CompareOp::Less, revision.saturating_add(1))
+        }
+    }
+}
+
+fn operation(step: &Step, local: bool) -> TxnOp {
+    match step {
+        Step::Put { key, value, lease } => {
+            let options = PutOptions::new().with_lease(*lease);
+            TxnOp::put(key.clone(), value.clone(), Some(options))
+        }
+        Step::Delete(key) => TxnOp::delete(key.clone(), Some(DeleteOptions::new())),
+        Step::Get(query) => {
+            let order = match query.order {
+                Order::OldestFirst => SortOrder::Ascend,
+                Order::NewestFirst => SortOrder::Descend,
+            };
+            let mut options = GetOptions::new()
+                .with_sort(SortTarget::Create, order)
+                .with_limit(query.limit);
+            if !query.range.end.is_empty() {
+                options = options.with_range(query.range.end.clone());
+            }
+            if query.before > 0 {
+                options = options.with_max_create_revision(query.before - 1);
+            }
+            if !query.with_values {
+                options = options.with_keys_only();
+            }
+            if local {
+                options = options.with_serializable();
+            }
+            TxnOp::get(query.range.start.clone(), Some(options))
+        }
+    }
+}
+
+pub(super) fn answer(response: TxnResponse) -> Answer {
+    let mut answer = Answer {
+        succeeded: response.succeeded(),
+        revision: response.header().map_or(0, |header| header.revision()),
+        ..Answer::default()
+    };
+    for part in response.op_responses() {
+        match part {
+            TxnOpResponse::Get(mut get) => {
+                let rows = get.take_kvs().into_iter().map(|kv| {
+                    let (created, lease) = (kv.create_revision(), kv.lease());
+                    let (key, value) = kv.into_key_value();
+                    Row {
+                        key,
+                        value,
+                        created,
+                        lease,
+                    }
+                });
+                answer.found.push(rows.collect());
+            }
+            TxnOpResponse::Delete(delete) => answer.deleted += delete.deleted(),
+            TxnOpResponse::Put(_) | TxnOpResponse::Txn(_) => {}
+        }
+    }
+    answer
+}

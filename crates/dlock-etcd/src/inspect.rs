@@ -1,0 +1,91 @@
+//! Who holds and who waits, and breaking a lock by force.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use dlock_core::{FencingToken, HolderInfo, LockInfo, Name, WaiterInfo};
+use futures::future::join_all;
+
+use crate::EtcdBackend;
+use crate::error::Trouble;
+use crate::queue::{self, Ticket};
+use crate::txn::{Query, Step, Txn};
+
+/// A server takes at most 128 steps in a transaction.
+const STEPS: usize = 100;
+
+impl EtcdBackend {
+    async fn queue_of(&self, name: &Name) -> Result<Vec<Ticket>, Trouble> {
+        let query = Query::queue(self.keys.lock(name).all());
+        let answer = self.link.rows(&query).await?.value;
+        Ok(queue::read_all(&self.keys, answer.rows(0)))
+    }
+
+    pub(crate) async fn look(&self, name: &Name) -> Result<LockInfo, Trouble> {
+        let queue = self.queue_of(name).await?;
+        let mut info = describe(name, &queue);
+        // How long each holder's lease would last: one more trip, for people only.
+        let (holders, _) = queue::split(&queue);
+        let leases: HashMap<i64, ()> = holders.iter().map(|ticket| (ticket.lease, ())).collect();
+        let asked = leases.into_keys().map(|lease| async move {
+            let remaining = self.link.remaining(lease).await.ok().flatten();
+            (lease, remaining)
+        });
+        let remaining: HashMap<i64, Option<Duration>> = join_all(asked).await.into_iter().collect();
+        for (holder, ticket) in info.holders.iter_mut().zip(holders) {
+            holder.expires_in = remaining.get(&ticket.lease).copied().flatten();
+        }
+        Ok(info)
+    }
+
+    pub(crate) async fn look_at_all(&self, prefix: &str) -> Result<Vec<LockInfo>, Trouble> {
+        let query = Query::queue(self.keys.starting_with(prefix));
+        let answer = self.link.rows(&query).await?.value;
+        let mut locks: BTreeMap<Name, Vec<Ticket>> = BTreeMap::new();
+        for ticket in queue::read_all(&self.keys, answer.rows(0)) {
+            locks.entry(ticket.name.clone()).or_default().push(ticket);
+        }
+        let infos = locks.iter().map(|(name, queue)| describe(name, queue));
+        Ok(infos.filter(LockInfo::is_locked).collect())
+    }
+
+    /// Removes the holders. A holder that leaves meanwhile makes room for others, who are then the holders.
+    pub(crate) async fn break_open(&self, name: &Name) -> Result<bool, Trouble> {
+        loop {
+            let queue = self.queue_of(name).await?;
+            let (holders, _) = queue::split(&queue);
+            if holders.is_empty() {
+                return Ok(false);
+            }
+            let mut deleted = 0;
+            for some in holders.chunks(STEPS) {
+                let steps = some.iter().map(|ticket| Step::Delete(ticket.key.clone()));
+                let told = self.link.txn(&Txn::of(steps.collect())).await?;
+                // After a lost answer the keys may be gone by our own hand.
+                deleted += told.value.deleted + i64::from(told.doubt);
+            }
+            if deleted > 0 {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+fn describe(name: &Name, queue: &[Ticket]) -> LockInfo {
+    let (holders, waiters) = queue::split(queue);
+    let mut info = LockInfo::new(name.clone());
+    let holder = |ticket: &&Ticket| {
+        let mut known = HolderInfo::new(ticket.attempt.clone(), ticket.mode);
+        known.label.clone_from(&ticket.label);
+        known.token = u64::try_from(ticket.created).ok().map(FencingToken::new);
+        known
+    };
+    let waiter = |ticket: &&Ticket| {
+        let mut known = WaiterInfo::new(ticket.attempt.clone(), ticket.mode);
+        known.label.clone_from(&ticket.label);
+        known
+    };
+    info.holders = holders.iter().map(holder).collect();
+    info.waiters = waiters.iter().map(waiter).collect();
+    info
+}

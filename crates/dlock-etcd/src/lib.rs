@@ -1,0 +1,21 @@
+#![doc = include_str!("../README.md")]
+
+mod acquire;
+mod attempts;
+mod backend;
+mod config;
+mod connect;
+mod error;
+mod fence;
+mod inspect;
+mod key;
+mod queue;
+mod release;
+mod renew;
+mod session;
+mod txn;
+mod wait;
+
+pub use backend::EtcdBackend;
+pub use config::Config;
+pub use fence::Fence;

@@ -1,0 +1,175 @@
+//! The queue of a lock as it stands in the store, and who of it holds: the one place that knows the rules (C18, C19).
+
+use dlock_core::{Mode, Name};
+
+use crate::key::Keys;
+use crate::txn::Row;
+
+/// One entry: a holder or a waiter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ticket {
+    pub(crate) name: Name,
+    pub(crate) attempt: String,
+    /// How it holds or wants to hold, as its value says: a downgrade changes it.
+    pub(crate) mode: Mode,
+    pub(crate) label: String,
+    pub(crate) key: Vec<u8>,
+    pub(crate) created: i64,
+    pub(crate) lease: i64,
+}
+
+/// Mode and label as an entry's value. Neither holds a line break.
+pub(crate) fn value(mode: Mode, label: &str) -> Vec<u8> {
+    let mode = match mode {
+        Mode::Exclusive => "exclusive".to_owned(),
+        Mode::Shared => "shared".to_owned(),
+        Mode::Permit { limit } => format!("permit {limit}"),
+    };
+    format!("{mode}\n{label}").into_bytes()
+}
+
+/// The mode in an entry's value.
+pub(crate) fn mode_of(value: &[u8]) -> Option<Mode> {
+    let text = std::str::from_utf8(value).ok()?;
+    match text.split('\n').next()? {
+        "exclusive" => Some(Mode::Exclusive),
+        "shared" => Some(Mode::Shared),
+        permit => {
+            let limit = permit.strip_prefix("permit ")?.parse().ok()?;
+            Some(Mode::Permit { limit })
+        }
+    }
+}
+
+impl Ticket {
+    /// Reads an entry; `None` for keys that somebody else put there.
+    pub(crate) fn read(keys: &Keys, row: &Row) -> Option<Self> {
+        let (name, attempt) = keys.parse(&row.key)?;
+        let text = String::from_utf8_lossy(&row.value);
+        let label = text.split_once('\n').map_or("", |(_, label)| label);
+        Some(Self {
+            name,
+            attempt,
+            mode: mode_of(&row.value)?,
+            label: label.to_owned(),
+            key: row.key.clone(),
+            created: row.created,
+            lease: row.lease,
+        })
+    }
+}
+
+pub(crate) fn read_all(keys: &Keys, rows: &[Row]) -> Vec<Ticket> {
+    let mut queue: Vec<Ticket> = rows
+        .iter()
+        .filter_map(|row| Ticket::read(keys, row))
+        .collect();
+    queue.sort_by_key(|ticket| ticket.created);
+    queue
+}
+
+/// Whether somebody in `mode` behind these holds.
+pub(crate) fn admits(before: &[Ticket], mode: Mode) -> bool {
+    match mode {
+        Mode::Exclusive => before.is_empty(),
+        Mode::Shared => before.iter().all(|ticket| ticket.mode == Mode::Shared),
+        Mode::Permit { limit } => {
+            before.len() < limit as usize && before.iter().all(|ticket| ticket.mode == mode)
+        }
+    }
+}
+
+/// Splits a queue into those who hold and those who wait, each in order.
+pub(crate) fn split(queue: &[Ticket]) -> (Vec<&Ticket>, Vec<&Ticket>) {
+    let (mut holders, mut waiters) = (Vec::new(), Vec::new());
+    for (index, ticket) in queue.iter().enumerate() {
+        let before = queue.get(..index).unwrap_or_default();
+        if admits(before, ticket.mode) {
+            holders.push(ticket);
+        } else {
+            waiters.push(ticket);
+        }
+    }
+    (holders, waiters)
+}
+
+/// The limit that others use, if it is not ours.
+pub(crate) fn other_limit(queue: &[Ticket], mode: Mode) -> Option<u32> {
+    let Mode::Permit { limit } = mode else {
+        return None;
+    };
+    queue.iter().find_map(|ticket| match ticket.mode {
+        Mode::Permit { limit: used } if used != limit => Some(used),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const W: Mode = Mode::Exclusive;
+    const R: Mode = Mode::Shared;
+    const P: Mode = Mode::Permit { limit: 2 };
+
+    fn queue(modes: &[Mode]) -> Vec<Ticket> {
+        let name = Name::new("a").expect("a name");
+        let keys = Keys::new("p");
+        let rows: Vec<Row> = modes
+            .iter()
+            .zip(1..)
+            .map(|(mode, created)| Row {
+                key: keys.lock(&name).entry(*mode, &created.to_string()),
+                value: value(*mode, "label"),
+                created,
+                lease: 1,
+            })
+            .collect();
+        read_all(&keys, &rows)
+    }
+
+    #[test]
+    fn holders_are_those_with_nobody_in_their_way() {
+        for (modes, holders) in [
+            (&[][..], 0),
+            (&[W], 1),
+            (&[W, W, R], 1),
+            (&[R, R, W, R], 2),
+            (&[R, P], 1),
+            (&[P, P, P], 2),
+            (&[P, W, P], 1),
+            (&[P, R], 1),
+        ] {
+            let queue = queue(modes);
+            let (holds, waits) = split(&queue);
+            assert_eq!(holds.len(), holders, "{modes:?}");
+            assert_eq!(holds.len() + waits.len(), modes.len());
+            // They are the first.
+            assert!(holds.iter().zip(&queue).all(|(a, b)| *a == b), "{modes:?}");
+        }
+    }
+
+    #[test]
+    fn a_downgraded_writer_lets_readers_in() {
+        let mut queue = queue(&[W, R, W, R]);
+        queue[0].mode = R;
+        assert_eq!(split(&queue).0.len(), 2);
+    }
+
+    #[test]
+    fn values_lead_back_to_modes() {
+        for mode in [W, R, P] {
+            assert_eq!(mode_of(&value(mode, "permit 9")), Some(mode));
+        }
+        assert_eq!(mode_of(b"permit x\n"), None);
+        assert_eq!(mode_of(b"\xff"), None);
+    }
+
+    #[test]
+    fn another_limit_is_found() {
+        let queue = queue(&[P, P]);
+        assert_eq!(other_limit(&queue, Mode::Permit { limit: 3 }), Some(2));
+        assert_eq!(other_limit(&queue, P), None);
+        assert_eq!(other_limit(&queue, R), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! The one lease of a client: every hold and every place in a queue hangs on it.
+//!
+//! Nobody keeps it alive in the background. Core renews while something is held, a waiter while it waits, and an acquire
+//! together with its own request when the last proof of life is a third of the lease old. An idle client sends nothing; its lease
+//! lapses, and the next acquire starts with a new one.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dlock_core::{Clock, ErrorKind, Moment, SystemClock};
+
+use crate::connect::Link;
+use crate::error::Trouble;
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: i64,
+    ttl: Duration,
+    /// When the last request that the store has answered with "alive" was sent.
+    proven: AtomicU64,
+    ended: AtomicBool,
+}
+
+impl Session {
+    fn new(id: i64, ttl: Duration, sent: Moment) -> Self {
+        Self {
+            id,
+            ttl,
+            proven: AtomicU64::new(sent.as_nanos()),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    /// The time since the last proof of life was asked for. The store keeps the lease for its full time from then on, at least (C7).
+    pub(crate) fn age(&self) -> Duration {
+        SystemClock
+            .now()
+            .since(Moment::from_nanos(self.proven.load(Ordering::Acquire)))
+    }
+
+    fn alive_at(&self, sent: Moment) {
+        self.proven.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Whether the store has said that it ended, or it must have by the clock.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire) || self.age() >= self.ttl
+    }
+
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        self.age() >= self.ttl / 3
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    link: Arc<Link>,
+    ttl: Duration,
+    current: Mutex<Arc<Session>>,
+    /// One at a time grants or renews; the others find it done.
+    turn: tokio::sync::Mutex<()>,
+    closed: AtomicBool,
+}
+
+impl Sessions {
+    /// Grants the first lease. The store may make it longer than asked.
+    pub(crate) async fn start(
+        link: Arc<Link>,
+        asked: Duration,
+        limit: Duration,
+    ) -> Result<Self, Trouble> {
+        let session = grant(&link, asked, Some(limit)).await?;
+        Ok(Self {
+            link,
+            ttl: session.ttl,
+            current: Mutex::new(Arc::new(session)),
+            turn: tokio::sync::Mutex::default(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// How long the store keeps the lease without a sign of life.
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    pub(crate) fn current(&self) -> Arc<Session> {
+        self.current
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// A lease that is alive, as far as anybody can tell without asking.
+    pub(crate) async fn usable(&self) -> Result<Arc<Session>, Trouble> {
+        let session = self.current();
+        if !session.has_ended() {
+            return Ok(session);
+        }
+        let _turn = self.turn.lock().await;
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Trouble::new(ErrorKind::Closed, "the client was closed").unsent());
+        }
+        let session = self.current();
+        if !session.has_ended() {
+            return Ok(session);
+        }
+        // No request of an attempt goes out before this one is answered.
+        let next = grant(&self.link, self.ttl, None)
+            .await
+            .map_err(Trouble::unsent)?;
+        let next = Arc::new(next);
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = next.clone();
+        tracing::debug!(lease = next.id, "a new lease: the one before has ended");
+        Ok(next)
+    }
+
+    /// Proves that the lease lives, with a request that is sent after this call began.
+    pub(crate) async fn keep_alive(&self, session: &Session) -> Result<(), Trouble> {
+        let sent = SystemClock.now();
+        match self.link.keep_alive(session.id).await {
+            Ok(()) => {
+                session.alive_at(sent);
+                Ok(())
+            }
+            Err(trouble) => {
+                if trouble.lease_gone {
+                    session.end();
+                }
+                Err(trouble)
+            }
+        }
+    }
+
+    /// Keeps the lease alive if it is time. Many may call it; one asks the store.
+    pub(crate) async fn keep_if_due(&self, session: &Session) -> Result<(), Trouble> {
+        if session.ended.load(Ordering::Acquire) {
+            return Err(Trouble::session_ended());
+        }
+        if session.has_ended() {
+            return Err(Trouble::session_lapsed());
+        }
+        if !session.is_due() {
+            return Ok(());
+        }
+        let _turn = self.turn.lock().await;
+        if !session.is_due() {
+            return Ok(());
+        }
+        self.keep_alive(session).await
+    }
+
+    /// Revokes the lease: everything that hangs on it goes (R62).
+    pub(crate) async fn close(&self) -> Result<(), Trouble> {
+        self.closed.store(true, Ordering::Release);
+        let session = self.current();
+        session.end();
+        match self.link.revoke(session.id).await {
+            Err(trouble) if !trouble.lease_gone => Err(trouble),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The id is ours, so that a grant whose answer was lost is found when it is sent again.
+async fn grant(link: &Link, ttl: Duration, limit: Option<Duration>) -> Result<Session, Trouble> {
+    let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
+    let id = i64::try_from(random >> 1).unwrap_or(i64::MAX).max(1);
+    let sent = SystemClock.now();
+    let granted = link.grant(id, ttl, limit).await?;
+    Ok(Session::new(id, granted, sent))
+}

@@ -1,0 +1,167 @@
+//! A transaction in our own words: `connect.rs` alone speaks the client's.
+
+/// Keys from `start` up to, not including, `end`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) start: Vec<u8>,
+    /// Empty: the key `start` alone.
+    pub(crate) end: Vec<u8>,
+}
+
+impl Range {
+    pub(crate) fn new(start: impl Into<Vec<u8>>, end: impl Into<Vec<u8>>) -> Self {
+        Self {
+            start: start.into(),
+            end: end.into(),
+        }
+    }
+
+    pub(crate) fn key(key: &[u8]) -> Self {
+        Self::new(key, [])
+    }
+
+    /// All keys that start like this. Ours are ASCII or UTF-8, whose last byte is never 0xFF.
+    pub(crate) fn prefix(prefix: impl Into<Vec<u8>>) -> Self {
+        let start = prefix.into();
+        let mut end = start.clone();
+        if let Some(last) = end.last_mut() {
+            *last = last.saturating_add(1);
+        }
+        Self { start, end }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        if self.end.is_empty() {
+            return key == self.start;
+        }
+        (self.start.as_slice()..self.end.as_slice()).contains(&key)
+    }
+}
+
+/// What must hold for the first branch.
+#[derive(Debug, Clone)]
+pub(crate) enum When {
+    /// The key exists and was created at this revision.
+    CreatedAt(Vec<u8>, i64),
+    /// No key is there.
+    NoneIn(Range),
+    /// No key was created after this revision.
+    NoneSince(Range, i64),
+}
+
+/// One step.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    Put {
+        key: Vec<u8>,
+        value: Vec<u8>,
+        lease: i64,
+    },
+    Delete(Vec<u8>),
+    Get(Query),
+}
+
+/// A question for keys.
+#[derive(Debug, Clone)]
+pub(crate) struct Query {
+    pub(crate) range: Range,
+    pub(crate) order: Order,
+    /// 0: all.
+    pub(crate) limit: i64,
+    /// Only those created before this revision. 0: all.
+    pub(crate) before: i64,
+    pub(crate) with_values: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    OldestFirst,
+    NewestFirst,
+}
+
+impl Query {
+    /// All of a queue, first come first.
+    pub(crate) fn queue(range: Range) -> Self {
+        Self {
+            range,
+            order: Order::OldestFirst,
+            limit: 0,
+            before: 0,
+            with_values: true,
+        }
+    }
+
+    /// The newest few.
+    pub(crate) fn newest(range: Range, limit: i64) -> Self {
+        Self {
+            range,
+            order: Order::NewestFirst,
+            limit,
+            before: 0,
+            with_values: true,
+        }
+    }
+
+    pub(crate) fn one(key: &[u8]) -> Self {
+        Self::newest(Range::key(key), 1)
+    }
+
+    pub(crate) fn created_before(mut self, revision: i64) -> Self {
+        self.before = revision;
+        self
+    }
+
+    pub(crate) fn keys_only(mut self) -> Self {
+        self.with_values = false;
+        self
+    }
+}
+
+/// All or nothing: `then` when every condition holds, `or_else` otherwise.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Txn {
+    pub(crate) when: Vec<When>,
+    pub(crate) then: Vec<Step>,
+    pub(crate) or_else: Vec<Step>,
+    /// Questions may be answered by the asked server alone, from what it knows.
+    pub(crate) local: bool,
+}
+
+impl Txn {
+    pub(crate) fn of(steps: Vec<Step>) -> Self {
+        Self {
+            then: steps,
+            ..Self::default()
+        }
+    }
+}
+
+/// A key that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    pub(crate) created: i64,
+    pub(crate) lease: i64,
+}
+
+/// What came back.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Answer {
+    /// Which branch was taken.
+    pub(crate) succeeded: bool,
+    /// The store's revision at that moment.
+    pub(crate) revision: i64,
+    /// For each question of the branch, what was found.
+    pub(crate) found: Vec<Vec<Row>>,
+    /// How many keys the deletions of the branch removed.
+    pub(crate) deleted: i64,
+}
+
+impl Answer {
+    /// What the n-th question found.
+    pub(crate) fn rows(&self, n: usize) -> &[Row] {
+        self.found.get(n).map_or(&[], Vec::as_slice)
+    }
+}

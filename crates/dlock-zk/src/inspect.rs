@@ -1,0 +1,165 @@
+//! Who holds and who waits, and breaking a lock by force.
+
+use dlock_core::{HolderInfo, LockInfo, Mode, Name, Result, WaiterInfo};
+use futures::{StreamExt, TryStreamExt, stream};
+
+use crate::ZkBackend;
+use crate::acquire::gone;
+use crate::connect::Session;
+use crate::error::Fault;
+use crate::queue::{Place, State, holding, places, read_data};
+
+/// How many locks are read at the same time by `list`.
+const AT_ONCE: usize = 16;
+
+/// One place with what its node says.
+struct Entry {
+    place: Place,
+    mode: Mode,
+    label: String,
+    czxid: i64,
+}
+
+impl Entry {
+    fn owner(&self) -> String {
+        match self.place.attempt {
+            Some(id) => id.simple().to_string(),
+            None => self.place.node.clone(),
+        }
+    }
+}
+
+impl ZkBackend {
+    pub(crate) async fn look_at(&self, name: &Name) -> Result<LockInfo> {
+        let session = self.link.session().await?;
+        session.up().await?;
+        session.sync().await?;
+        let entries = self.entries(&session, name).await?;
+        Ok(info(name, entries))
+    }
+
+    pub(crate) async fn look_at_all(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        let session = self.link.session().await?;
+        session.up().await?;
+        let synced = session.sync();
+        let listed = session.children(&self.folder);
+        synced.await?;
+        let nodes = match listed.await {
+            Ok((nodes, _)) => nodes,
+            Err(Fault::NoNode) => return Ok(Vec::new()),
+            Err(fault) => return Err(fault.into()),
+        };
+        let mut names: Vec<Name> = nodes
+            .iter()
+            .filter_map(|node| crate::key::decode(node))
+            .filter(|name| name.starts_with(prefix))
+            .collect();
+        names.sort();
+        let looks = names.into_iter().map(|name| {
+            let session = &session;
+            async move {
+                let entries = self.entries(session, &name).await?;
+                Ok::<_, dlock_core::Error>(info(&name, entries))
+            }
+        });
+        let found: Vec<LockInfo> = stream::iter(looks).buffered(AT_ONCE).try_collect().await?;
+        Ok(found.into_iter().filter(LockInfo::is_locked).collect())
+    }
+
+    /// Deletes the nodes of those who hold now.
+    pub(crate) async fn break_hold(&self, name: &Name) -> Result<bool> {
+        let session = self.link.session().await?;
+        session.up().await?;
+        session.sync().await?;
+        let entries = self.entries(&session, name).await?;
+        let parent = self.lock_path(name);
+        let count = holding(&modes(&entries));
+        let deleted: Vec<_> = entries
+            .iter()
+            .take(count)
+            .map(|entry| session.delete(&format!("{parent}/{}", entry.place.node)))
+            .collect();
+        for deleted in deleted {
+            gone(deleted.await)?;
+        }
+        Ok(count > 0)
+    }
+
+    /// The queue of a lock in order of creation.
+    async fn entries(&self, session: &Session, name: &Name) -> Result<Vec<Entry>> {
+        let parent = self.lock_path(name);
+        let children = match session.children(&parent).await {
+            Ok((children, _)) => children,
+            Err(Fault::NoNode) => return Ok(Vec::new()),
+            Err(fault) => return Err(fault.into()),
+        };
+        let reads: Vec<_> = places(&children)
+            .into_iter()
+            .map(|place| {
+                let data = session.data(&format!("{parent}/{}", place.node));
+                (place, data)
+            })
+            .collect();
+        let mut entries = Vec::with_capacity(reads.len());
+        for (place, data) in reads {
+            let (data, stat) = match data.await {
+                Ok(read) => read,
+                Err(Fault::NoNode) => continue,
+                Err(fault) => return Err(fault.into()),
+            };
+            let (state, label) = read_data(&data);
+            entries.push(Entry {
+                mode: match (place.mode, state) {
+                    (Mode::Exclusive, State::Downgraded) => Mode::Shared,
+                    (mode, _) => mode,
+                },
+                place,
+                label,
+                czxid: stat.czxid,
+            });
+        }
+        entries.sort_by_key(|entry| entry.czxid);
+        Ok(entries)
+    }
+
+    /// The path of the node with which an owner holds, below the chroot.
+    pub(crate) async fn node_of(&self, name: &Name, owner: &str) -> Result<Option<String>> {
+        let session = self.link.session().await?;
+        session.up().await?;
+        let parent = self.lock_path(name);
+        let children = match session.children(&parent).await {
+            Ok((children, _)) => children,
+            Err(Fault::NoNode) => return Ok(None),
+            Err(fault) => return Err(fault.into()),
+        };
+        let mine = places(&children).into_iter().find(|place| {
+            place
+                .attempt
+                .is_some_and(|id| id.simple().to_string() == owner)
+        });
+        Ok(mine.map(|place| format!("{parent}/{}", place.node)))
+    }
+}
+
+fn modes(entries: &[Entry]) -> Vec<Mode> {
+    entries.iter().map(|entry| entry.mode).collect()
+}
+
+fn info(name: &Name, entries: Vec<Entry>) -> LockInfo {
+    let mut info = LockInfo::new(name.clone());
+    let count = holding(&modes(&entries));
+    for (index, entry) in entries.into_iter().enumerate() {
+        let owner = entry.owner();
+        if index < count {
+            let mut holder = HolderInfo::new(owner, entry.mode);
+            holder.label = entry.label;
+            holder.token = Some(crate::fence::token(entry.czxid));
+            info.holders.push(holder);
+        } else {
+            let mut waiter = WaiterInfo::new(owner, entry.mode);
+            waiter.label = entry.label;
+            info.waiters.push(waiter);
+        }
+    }
+    info
+}

@@ -1,0 +1,20 @@
+#![doc = include_str!("../README.md")]
+
+mod acquire;
+mod backend;
+mod config;
+mod connect;
+mod error;
+mod fence;
+mod inspect;
+mod key;
+mod link;
+mod queue;
+mod quiet;
+mod release;
+mod renew;
+mod wait;
+
+pub use backend::ZkBackend;
+pub use config::{Access, Config};
+pub use fence::Fenced;

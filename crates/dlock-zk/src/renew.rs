@@ -1,0 +1,75 @@
+//! Proof that the session lives, and that each hold is still there.
+
+use std::sync::Arc;
+
+use dlock_core::{Error, ErrorKind, Lease, LossReason, Renewal};
+
+use crate::ZkBackend;
+use crate::acquire::Node;
+use crate::connect::Session;
+use crate::error::{Fault, disconnected, not_ours};
+
+impl ZkBackend {
+    /// One trip for all: a `sync`, which goes to the leader, and behind it a look at each node. A heartbeat would not do: a follower that has
+    /// lost its leader answers it, and reads, for some time.
+    pub(crate) async fn prove(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        let session = match self.link.current() {
+            Some(session) if session.is_ended() => session,
+            // Taken up again, if its runtime has ended.
+            Some(_) => match self.link.session().await {
+                Ok(session) => session,
+                Err(error) => return failed(leases, &error),
+            },
+            None => {
+                return failed(
+                    leases,
+                    &Error::new(ErrorKind::Closed, "this client was closed"),
+                );
+            }
+        };
+        if session.is_ended() {
+            let ended = || Renewal::Lost(LossReason::SessionEnded);
+            return leases.iter().map(|_| ended()).collect();
+        }
+        if !session.is_up() {
+            // What is sent now would arrive, but nobody knows when.
+            return failed(leases, &disconnected());
+        }
+        let synced = session.sync();
+        let looks: Vec<_> = leases.iter().map(|lease| look(&session, lease)).collect();
+        if let Err(fault) = synced.await {
+            return match fault {
+                Fault::Ended(_) if session.is_ended() => leases
+                    .iter()
+                    .map(|_| Renewal::Lost(LossReason::SessionEnded))
+                    .collect(),
+                fault => failed(leases, &fault.into()),
+            };
+        }
+        futures::future::join_all(looks).await
+    }
+}
+
+/// Sends the question at once, as long as the session is the hold's own.
+fn look(session: &Session, lease: &Lease) -> impl Future<Output = Renewal> + use<> {
+    let asked = match lease.native::<Node>() {
+        None => Err(Renewal::Failed(not_ours())),
+        Some(node) if node.session != session.id() => Err(Renewal::Lost(LossReason::SessionEnded)),
+        Some(node) => Ok(session.stat(&node.path)),
+    };
+    async move {
+        match asked {
+            Err(known) => known,
+            Ok(stat) => match stat.await {
+                Ok(Some(_)) => Renewal::Extended,
+                Ok(None) => Renewal::Lost(LossReason::Gone),
+                Err(fault) => Renewal::Failed(fault.into()),
+            },
+        }
+    }
+}
+
+fn failed(leases: &[Arc<Lease>], error: &Error) -> Vec<Renewal> {
+    let again = || Error::new(error.kind(), error.message());
+    leases.iter().map(|_| Renewal::Failed(again())).collect()
+}

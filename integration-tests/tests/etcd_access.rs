@@ -1,0 +1,257 @@
+//! Users, passwords, permissions and certificates of etcd.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod etcd_support;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use dlock_core::{ErrorKind, Released};
+use dlock_etcd::Config;
+use etcd_support::*;
+use integration_tests::{Etcd, EtcdServer, Folder, Process};
+
+/// A server where `locker` with the password `s3cret` may use keys that start with `dlock/`, and whose log-ins last 2 s.
+async fn guarded() -> EtcdServer {
+    let mut settings = Etcd::default();
+    settings.args = vec!["--auth-token-ttl".to_owned(), "2".to_owned()];
+    let server = EtcdServer::start_with(settings).await.expect("a server");
+    for words in [
+        &["user", "add", "root:r00t"][..],
+        &["user", "grant-role", "root", "root"],
+        &["role", "add", "locks"],
+        &[
+            "role",
+            "grant-permission",
+            "locks",
+            "--prefix=true",
+            "readwrite",
+            "dlock/",
+        ],
+        &["user", "add", "locker:s3cret"],
+        &["user", "grant-role", "locker", "locks"],
+        &["user", "add", "nobody:s3cret"],
+        &["auth", "enable"],
+    ] {
+        server.etcdctl(words).await.expect("etcdctl");
+    }
+    server
+}
+
+#[tokio::test]
+async fn users_need_their_password_and_permission_and_survive_an_expired_log_in() {
+    let server = guarded().await;
+    let addr = server.addr();
+    for (login, expected) in [
+        ("locker:wr0ng@", "did not accept user and password"),
+        ("stranger:s3cret@", "did not accept user and password"),
+        ("", "did not accept user and password"),
+    ] {
+        let url = format!("etcd://{login}{addr}");
+        let started = Instant::now();
+        // Without a log-in the server grants a lease, and refuses the first key.
+        let error = match Config::from_url(&url).expect("a good URL").connect().await {
+            Err(error) => error,
+            Ok(backend) => {
+                let locks = dlock_core::Locks::new(std::sync::Arc::new(backend)).expect("defaults");
+                let mutex = locks.mutex("a").expect("a name");
+                mutex.lock().await.expect_err("refused")
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
+        assert!(!format!("{error:?}").contains("wr0ng"), "{error:?}");
+        assert!(started.elapsed() < Duration::from_secs(5), "{error}");
+    }
+    let nobody = client(&format!("etcd://nobody:s3cret@{addr}")).await;
+    let error = nobody
+        .mutex("a")
+        .expect("a name")
+        .lock()
+        .await
+        .expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(
+        error.to_string().contains("may not read and write"),
+        "{error}"
+    );
+
+    let url = format!("etcd://locker:s3cret@{addr}?session=6s");
+    let (holder, other) = (client(&url).await, client(&url).await);
+    let guard = lock(&holder, "a").await;
+    let waits = waiter(&other, "a");
+    waiting(&holder, "a", 1).await;
+    // Longer than a log-in lasts. Renewals go on without one; the next request needs a new one.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(guard.is_held());
+    assert_eq!(
+        guard.release().await.expect("logged in again"),
+        Released::Freed
+    );
+    let next = soon(waits).await.expect("no panic").expect("the lock");
+    assert_eq!(
+        next.release().await.expect("logged in again"),
+        Released::Freed
+    );
+    // A change of permissions makes every log-in outdated.
+    let guard = lock(&holder, "b").await;
+    let words = ["--user", "root:r00t", "role", "add", "another"];
+    server.etcdctl(&words).await.expect("etcdctl");
+    assert_eq!(
+        guard.release().await.expect("logged in again"),
+        Released::Freed
+    );
+}
+
+#[tokio::test]
+async fn login_at_a_server_without_users_is_told() {
+    let server = EtcdServer::start().await.expect("a server");
+    let url = format!("etcd://me:s3cret@{}", server.addr());
+    let error = Config::from_url(&url)
+        .expect("a good URL")
+        .connect()
+        .await
+        .expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(
+        error.to_string().contains("leave user and password out"),
+        "{error}"
+    );
+}
+
+/// A certificate authority, and certificates of it, as files.
+fn certificates(folder: &Folder) {
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    for authority in ["ca", "stranger"] {
+        let mut params = CertificateParams::new(Vec::<String>::new()).expect("a CA");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, authority);
+        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"))
+            .expect("a CA");
+        std::fs::write(folder.file(&format!("{authority}.pem")), ca.pem()).expect("a file");
+        for name in ["server", "client"] {
+            let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+            let key = KeyPair::generate().expect("a key");
+            let mut params = CertificateParams::new(names).expect("names");
+            params
+                .distinguished_name
+                .push(rcgen::DnType::CommonName, name);
+            let certificate = params.signed_by(&key, &ca).expect("a signature");
+            let file = |end: &str| folder.file(&format!("{authority}-{name}.{end}"));
+            std::fs::write(file("pem"), certificate.pem()).expect("a file");
+            std::fs::write(file("key"), key.serialize_pem()).expect("a file");
+        }
+    }
+}
+
+#[tokio::test]
+async fn certificates_of_both_sides_are_checked() {
+    let folder = Folder::new("etcd-tls").expect("a folder");
+    certificates(&folder);
+    let file = |name: &str| folder.file(name).display().to_string();
+    let port = |listener: std::net::TcpListener| listener.local_addr().expect("an address").port();
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    // Both are open at once, so they differ.
+    let (one, two) = (free(), free());
+    let (clients, peers) = (port(one), port(two));
+    let mut command = Command::new("etcd");
+    command.arg("--data-dir").arg(folder.file("data"));
+    for (option, value) in [
+        (
+            "--listen-client-urls",
+            format!("https://127.0.0.1:{clients}"),
+        ),
+        (
+            "--advertise-client-urls",
+            format!("https://127.0.0.1:{clients}"),
+        ),
+        ("--listen-peer-urls", format!("http://127.0.0.1:{peers}")),
+        (
+            "--initial-advertise-peer-urls",
+            format!("http://127.0.0.1:{peers}"),
+        ),
+        (
+            "--initial-cluster",
+            format!("default=http://127.0.0.1:{peers}"),
+        ),
+        ("--cert-file", file("ca-server.pem")),
+        ("--key-file", file("ca-server.key")),
+        ("--trusted-ca-file", file("ca.pem")),
+    ] {
+        command.args([option, &value]);
+    }
+    command.arg("--client-cert-auth");
+    let _server = Process::spawn(&command, &folder.file("log")).expect("etcd starts");
+
+    let connect = async |parameters: &str| {
+        let url = format!("etcds://localhost:{clients}?connect_timeout=2s&{parameters}");
+        Config::from_url(&url).expect("a good URL").connect().await
+    };
+    let identity = |of: &str| {
+        format!(
+            "cert={}&key={}",
+            file(&format!("{of}.pem")),
+            file(&format!("{of}.key"))
+        )
+    };
+    let good = format!("ca={}&{}", file("ca.pem"), identity("ca-client"));
+    let backend = soon(async {
+        loop {
+            // It takes a moment to start.
+            if let Ok(backend) = connect(&good).await {
+                return backend;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    let locks = dlock_core::Locks::new(std::sync::Arc::new(backend)).expect("defaults");
+    let guard = lock(&locks, "a").await;
+    assert_eq!(
+        guard.release().await.expect("the store answers"),
+        Released::Freed
+    );
+
+    let untrusted = format!("ca={}&{}", file("stranger.pem"), identity("ca-client"));
+    let error = connect(&untrusted).await.expect_err("not trusted");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("certificate"), "{error}");
+    for bad in [
+        format!("ca={}", file("ca.pem")),
+        format!("ca={}&{}", file("ca.pem"), identity("stranger-client")),
+    ] {
+        let error = connect(&bad)
+            .await
+            .expect_err("the server does not trust us");
+        assert!(
+            matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unreachable),
+            "{error}"
+        );
+        assert!(error.to_string().contains("client certificate"), "{error}");
+    }
+    // One side speaks TLS and the other does not.
+    let plain = Config::from_url(&format!("etcd://localhost:{clients}?connect_timeout=2s"))
+        .expect("a good URL");
+    let error = plain.connect().await.expect_err("no TLS");
+    assert!(error.to_string().contains("TLS"), "{error}");
+    let server = EtcdServer::start().await.expect("a server");
+    let url = format!(
+        "etcds://{}?ca={}&connect_timeout=2s",
+        server.addr(),
+        file("ca.pem")
+    );
+    let error = Config::from_url(&url)
+        .expect("a good URL")
+        .connect()
+        .await
+        .expect_err("TLS");
+    assert!(error.to_string().contains("without TLS"), "{error}");
+}

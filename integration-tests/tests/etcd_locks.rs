@@ -1,0 +1,228 @@
+//! What an etcd backend must do beyond the contract: order and wake-ups in a crowd, the fence, requests, clear errors.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod etcd_support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dlock_core::{ErrorKind, Locks, Released};
+use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use etcd_support::*;
+use integration_tests::{Direction, EtcdServer, FaultProxy};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::mpsc;
+
+#[tokio::test]
+async fn two_hundred_waiters_wake_one_by_one_in_order() {
+    const WAITERS: usize = 200;
+    let server = EtcdServer::start().await.expect("a server");
+    let url = url([server.addr()], "session=60s&answer_timeout=10s");
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(strict_client(&url).await);
+    }
+    let guard = lock(&clients[0], "a").await;
+    let (served, mut order) = mpsc::unbounded_channel();
+    let mut tasks = Vec::new();
+    for index in 0..WAITERS {
+        let mutex = clients[index % clients.len()].mutex("a").expect("a name");
+        let served = served.clone();
+        tasks.push(tokio::spawn(async move {
+            let guard = mutex.lock().await.expect("the lock");
+            let _ = served.send((index, guard.token()));
+            assert_eq!(
+                guard.release().await.expect("the store answers"),
+                Released::Freed
+            );
+        }));
+        // Each has its place before the next comes.
+        waiting_raw(&server, "a", index + 2).await;
+    }
+    until_so("all watch", async || {
+        metric(server.addr(), "etcd_debugging_mvcc_watcher_total").await as usize == WAITERS
+    })
+    .await;
+    let label = "grpc_method=\"Watch\"";
+    let events = async || {
+        // Each request to watch is answered once; the rest are events.
+        metric_with(server.addr(), "grpc_server_msg_sent_total", label).await
+            - metric_with(server.addr(), "grpc_server_msg_received_total", label).await
+    };
+    let before = events().await;
+    let start = Instant::now();
+    assert_eq!(
+        guard.release().await.expect("the store answers"),
+        Released::Freed
+    );
+    let mut last = None;
+    for expected in 0..WAITERS {
+        let (index, token) = soon(order.recv()).await.expect("a waiter");
+        assert_eq!(index, expected, "first come, first served");
+        assert!(token > last, "tokens increase");
+        last = token;
+    }
+    println!("{WAITERS} hand-offs in {:?}", start.elapsed());
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    let woken = events().await - before;
+    assert!(
+        woken <= WAITERS as f64,
+        "{woken} wake-ups for {WAITERS} releases"
+    );
+}
+
+async fn waiting_raw(server: &EtcdServer, name: &str, count: usize) {
+    let mut raw = raw(&[server.addr()]).await;
+    until_so("an entry", async || {
+        entries(&mut raw, name).await.len() == count
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn fence_lets_a_transaction_commit_only_while_the_lock_is_held() {
+    let server = EtcdServer::start().await.expect("a server");
+    let backend = backend(&url([server.addr()], "session=10s")).await;
+    let locks = Locks::new(Arc::clone(&backend) as Arc<dyn dlock_core::Backend>).expect("defaults");
+    let mut raw = raw(&[server.addr()]).await;
+    let mut commits = async |guard: &dlock_core::Guard| {
+        let fence = backend.fence(guard).expect("a hold of this backend");
+        let held = Compare::create_revision(fence.key, CompareOp::Equal, fence.create_revision);
+        let txn = Txn::new()
+            .when([held])
+            .and_then([TxnOp::put("stock", "1", None)]);
+        raw.txn(txn).await.expect("a transaction").succeeded()
+    };
+    let guard = lock(&locks, "a/b").await;
+    assert!(commits(&guard).await);
+    assert!(locks.break_lock("a/b").await.expect("broken"));
+    assert!(!commits(&guard).await);
+
+    let lock = locks.rw_lock("r").expect("a name");
+    let guard = lock.write().await.expect("the lock");
+    assert!(commits(&guard).await);
+    let token = guard.token();
+    guard.downgrade().await.expect("downgraded");
+    assert_eq!(guard.token(), token, "a downgrade keeps the token");
+    assert!(commits(&guard).await);
+    let reader = lock.read().await.expect("readers share");
+    assert!(commits(&reader).await);
+    let permit = locks
+        .semaphore("s", 2)
+        .expect("a name")
+        .acquire()
+        .await
+        .expect("a permit");
+    assert!(commits(&permit).await);
+}
+
+#[tokio::test]
+async fn requests_per_cycle() {
+    let server = EtcdServer::start().await.expect("a server");
+    let locks = client(&url([server.addr()], "session=60s")).await;
+    let count = async || metric(server.addr(), "grpc_server_started_total").await;
+    let mutex = locks.mutex("a").expect("a name");
+    let cycle = async || {
+        let guard = mutex.lock().await.expect("the lock");
+        assert_eq!(
+            guard.release().await.expect("the store answers"),
+            Released::Freed
+        );
+        let guard = mutex
+            .try_lock()
+            .await
+            .expect("an answer")
+            .expect("it is free");
+        assert_eq!(
+            guard.release().await.expect("the store answers"),
+            Released::Freed
+        );
+    };
+    cycle().await;
+    let before = count().await;
+    for _ in 0..10 {
+        cycle().await;
+    }
+    assert_eq!(
+        count().await - before,
+        40.0,
+        "one request to acquire, one to release"
+    );
+}
+
+#[tokio::test]
+async fn unreachable_and_foreign_servers_are_told_apart_in_time() {
+    let server = EtcdServer::start().await.expect("a server");
+    let limit = Duration::from_secs(2);
+    let connect = async |url: String| {
+        let started = Instant::now();
+        let config = dlock_etcd::Config::from_url(&url)
+            .expect("a good URL")
+            .connect_timeout(limit);
+        let error = config.connect().await.expect_err("no connection");
+        let took = started.elapsed();
+        assert!(took < limit + Duration::from_secs(2), "{took:?}: {error}");
+        error
+    };
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    proxy.black_hole(Direction::Both);
+    let error = connect(format!("etcd://{}", proxy.addr())).await;
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+
+    let free = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let addr = free.local_addr().expect("an address");
+    drop(free);
+    let error = connect(format!("etcd://{addr}")).await;
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains(&addr.to_string()), "{error}");
+    let error = connect(format!("etcd://{addr},{}", proxy.addr())).await;
+    assert!(
+        matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut),
+        "{error}"
+    );
+    assert!(error.to_string().contains(&addr.to_string()), "{error}");
+    assert!(
+        error.to_string().contains(&proxy.addr().to_string()),
+        "{error}"
+    );
+
+    // A port that speaks HTTP/1 alone, as etcd's for v2 did, and one that speaks something else.
+    for words in [
+        "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+        "-ERR unknown command\r\n",
+    ] {
+        let other = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
+        let addr = other.local_addr().expect("an address");
+        let talks = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = other.accept().await {
+                stream.write_all(words.as_bytes()).await.ok();
+                // It listens on, as a server does.
+                tokio::spawn(
+                    async move { tokio::io::copy(&mut stream, &mut tokio::io::sink()).await },
+                );
+            }
+        });
+        let error = connect(format!("etcd://{addr}")).await;
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(
+            error.to_string().contains("is it the right port?"),
+            "{error}"
+        );
+        talks.abort();
+    }
+
+    let error = dlock_etcd::Config::from_url("http://localhost").expect_err("another scheme");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+}

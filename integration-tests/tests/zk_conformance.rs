@@ -1,0 +1,185 @@
+//! The whole conformance suite against ZooKeeper: one server, and an ensemble of three.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends where it breaks"
+)]
+
+mod zk_support;
+
+use std::process::ExitCode;
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
+
+use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, Timings, async_trait};
+use dlock_core::{Backend, Error, ErrorKind, Name, Result};
+use dlock_zk::Config;
+use integration_tests::{Direction, FaultProxy, ZooKeeperEnsemble, ZooKeeperServer};
+use tokio::sync::OnceCell;
+use zk_support::{Admin, count, with_quick_clean_up};
+
+/// The cases have runtimes of their own; what the servers need outlives them here.
+static RUNTIME: LazyLock<tokio::runtime::Runtime> =
+    LazyLock::new(|| tokio::runtime::Runtime::new().expect("a runtime"));
+
+static KEPT: Mutex<Vec<Arc<FaultProxy>>> = Mutex::new(Vec::new());
+
+/// Short, for the cases that wait for its end; and long enough to notice a cut and to connect again on a loaded machine.
+const SESSION: &str = "?session=4s";
+
+struct Store {
+    name: &'static str,
+    deployed: OnceCell<Deployed>,
+}
+
+/// Servers that run until the process ends.
+enum Deployed {
+    One(ZooKeeperServer),
+    Three(ZooKeeperEnsemble),
+}
+
+impl Deployed {
+    async fn start(name: &str) -> integration_tests::Result<Self> {
+        Ok(match name {
+            "zk" => Self::One(ZooKeeperServer::start_with(with_quick_clean_up()).await?),
+            _ => Self::Three(ZooKeeperEnsemble::start_with(with_quick_clean_up(), 3).await?),
+        })
+    }
+
+    fn servers(&self) -> Vec<&ZooKeeperServer> {
+        match self {
+            Self::One(server) => vec![server],
+            Self::Three(ensemble) => ensemble.members().iter().collect(),
+        }
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::One(server) => server.url() + SESSION,
+            Self::Three(ensemble) => ensemble.url() + SESSION,
+        }
+    }
+}
+
+async fn open(url: &str) -> Result<Arc<dyn Backend>> {
+    Ok(Arc::new(Config::from_url(url)?.connect().await?))
+}
+
+fn broken(error: integration_tests::Error) -> Error {
+    Error::new(ErrorKind::Store, format!("the test's own server: {error}"))
+}
+
+impl Store {
+    async fn deployed(&self) -> Result<&Deployed> {
+        let name = self.name;
+        let start = || async move {
+            let started = RUNTIME.spawn(Deployed::start(name)).await;
+            started.expect("the servers' task").map_err(broken)
+        };
+        self.deployed.get_or_try_init(start).await
+    }
+}
+
+#[async_trait]
+impl Harness for Store {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn connect(&self) -> Result<Arc<dyn Backend>> {
+        open(&self.deployed().await?.url()).await
+    }
+
+    fn timings(&self) -> Timings {
+        // After an outage the client comes back with growing pauses, and sessions end with a tick's delay.
+        Timings::default()
+            .settle(Duration::from_secs(8))
+            .tolerance(Duration::from_secs(4))
+    }
+
+    fn abilities(&self) -> &'static [Ability] {
+        Ability::ALL
+    }
+
+    /// Behind a proxy to one server, and to no other.
+    async fn faulty(&self) -> Result<Faulty> {
+        let deployed = self.deployed().await?;
+        let proxy = FaultProxy::start(deployed.servers()[0].addr())
+            .await
+            .map_err(broken)?;
+        let url = format!("zk://{}{SESSION}", proxy.addr());
+        let proxy = Arc::new(proxy);
+        // A case may drop the handle and go on with the client.
+        KEPT.lock().expect("no panic").push(proxy.clone());
+        Ok(Faulty {
+            backend: open(&url).await?,
+            fault: Arc::new(Line(proxy)),
+        })
+    }
+
+    async fn expire(&self, name: &Name) -> Result<()> {
+        let admin = Admin::connect(&self.deployed().await?.url()).await;
+        admin.delete_holder(&format!("/dlock/{name}")).await;
+        Ok(())
+    }
+
+    async fn residue(&self) -> Result<Residue> {
+        let mut left = Residue::new();
+        for server in self.deployed().await?.servers() {
+            for (what, word) in [
+                ("nodes", "zk_znode_count"),
+                ("ephemeral nodes", "zk_ephemerals_count"),
+                ("watches", "zk_watch_count"),
+                ("connections", "zk_num_alive_connections"),
+            ] {
+                *left.entry(what.to_owned()).or_default() += count(server, word).await;
+            }
+        }
+        Ok(left)
+    }
+
+    fn address(&self) -> String {
+        self.deployed.get().map(Deployed::url).unwrap_or_default()
+    }
+}
+
+struct Line(Arc<FaultProxy>);
+
+#[async_trait]
+impl Fault for Line {
+    async fn cut(&self) {
+        self.0.refuse();
+        self.0.reset_all().await;
+    }
+
+    async fn hang(&self) {
+        self.0.black_hole(Direction::Both);
+    }
+
+    async fn heal(&self) {
+        self.0.heal().await;
+        self.0.accept();
+    }
+
+    async fn lose_reply(&self) {
+        self.0.drop_reply(1);
+    }
+
+    async fn delay_replies(&self, delay: Duration) {
+        self.0.delay(Direction::ToClient, delay);
+    }
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = dlock_conformance::process::serve(async |url| open(url).await) {
+        return code;
+    }
+    let stores = ["zk", "zk-ensemble"].map(|name| -> Arc<dyn Harness> {
+        Arc::new(Store {
+            name,
+            deployed: OnceCell::new(),
+        })
+    });
+    dlock_conformance::main_all(stores.to_vec())
+}

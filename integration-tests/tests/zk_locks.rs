@@ -1,0 +1,444 @@
+//! Locks in ZooKeeper, as a user and an administrator see them.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends where it breaks"
+)]
+
+mod zk_support;
+
+use std::time::{Duration, Instant};
+
+use dlock_core::{ErrorKind, Locks, Mode, Released};
+use dlock_zk::{Access, Config};
+use integration_tests::{Direction, FaultProxy, ZooKeeper, ZooKeeperServer, until, zookeeper};
+use zk_support::*;
+
+async fn shared() -> String {
+    zookeeper().await.expect("zookeeper").url().to_owned()
+}
+
+#[tokio::test]
+async fn locks_are_nodes_with_curators_names_below_chroot_and_folder() {
+    let url = shared().await;
+    let admin = Admin::connect(&url).await;
+    admin.create("/shop", "").await;
+    let locks = client(&format!("{url}/shop?folder=my/locks")).await;
+    let guard = lock(&locks, "a/b").await;
+    let queue = admin.queue("/shop/my/locks/a%2Fb").await;
+    let id = uuid_of(&guard.owner_id());
+    assert_eq!(queue, [format!("_c_{id}-lock-0000000000")]);
+    let node = format!("/shop/my/locks/a%2Fb/{}", queue[0]);
+    let (data, stat) = admin.0.get_data(&node).await.expect("the node");
+    assert!(
+        String::from_utf8_lossy(&data).starts_with("dlock:p:"),
+        "{data:?}"
+    );
+    assert_eq!(guard.token().expect("a token").get(), stat.czxid as u64);
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+}
+
+fn uuid_of(simple: &str) -> String {
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &simple[range]);
+    parts.join("-")
+}
+
+#[tokio::test]
+async fn a_cycle_of_a_lock_that_nobody_else_wants_costs_two_requests() {
+    let server = ZooKeeperServer::start().await.expect("zookeeper");
+    let locks = client(&server.url()).await;
+    let cycles = async |count: usize| {
+        for _ in 0..count {
+            let guard = lock(&locks, "a").await;
+            assert_eq!(guard.release().await.expect("release"), Released::Freed);
+        }
+    };
+    // Until it is known that nobody else wants it.
+    cycles(4).await;
+    let before = count(&server, "zk_packets_received").await;
+    cycles(50).await;
+    let packets = count(&server, "zk_packets_received").await - before;
+    // Create and delete; and a heartbeat or two.
+    assert!(
+        (100..110).contains(&packets),
+        "{packets} requests for 50 cycles"
+    );
+}
+
+#[tokio::test]
+async fn lock_that_others_want_again_is_noticed_at_once() {
+    let server = ZooKeeperServer::start().await.expect("zookeeper");
+    let (a, b) = (client(&server.url()).await, client(&server.url()).await);
+    let admin = Admin::connect(&server.url()).await;
+    for round in 0..10 {
+        // Quiet for one of them.
+        for _ in 0..5 {
+            assert_eq!(
+                lock(&a, "x").await.release().await.expect("release"),
+                Released::Freed
+            );
+        }
+        let other = lock(&b, "x").await;
+        assert!(
+            a.mutex("x")
+                .expect("a name")
+                .try_lock()
+                .await
+                .expect("try")
+                .is_none(),
+            "{round}"
+        );
+        assert_eq!(other.release().await.expect("release"), Released::Freed);
+        // And with a node that was made anew, in which the numbers begin again.
+        for _ in 0..3 {
+            assert_eq!(
+                lock(&a, "x").await.release().await.expect("release"),
+                Released::Freed
+            );
+        }
+        let last: u64 = lock(&a, "x").await.token().expect("a token").get();
+        until("the place is left", SOON, || async {
+            match admin.queue("/dlock/x").await.len() {
+                0 => Ok(()),
+                n => Err(integration_tests::Error::answer("queue", n.to_string())),
+            }
+        })
+        .await
+        .expect("dropped");
+        admin.0.delete("/dlock/x", None).await.expect("delete");
+        for _ in 0..20 {
+            // Every number that the other one might expect is taken once.
+            let other = lock(&b, "x").await;
+            assert!(other.token().expect("a token").get() > last);
+            assert!(
+                a.mutex("x")
+                    .expect("a name")
+                    .try_lock()
+                    .await
+                    .expect("try")
+                    .is_none(),
+                "{round}"
+            );
+            assert_eq!(other.release().await.expect("release"), Released::Freed);
+        }
+    }
+}
+
+#[tokio::test]
+async fn empty_nodes_go_by_themselves() {
+    let server = ZooKeeperServer::start_with(with_quick_clean_up())
+        .await
+        .expect("zookeeper");
+    let locks = client(&server.url()).await;
+    let admin = Admin::connect(&server.url()).await;
+    for number in 0..20 {
+        let guard = lock(&locks, &format!("n{number}")).await;
+        assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    }
+    until("the folder is gone", SOON, || async {
+        match admin.0.check_stat("/dlock").await.expect("stat") {
+            None => Ok(()),
+            Some(stat) => Err(integration_tests::Error::answer(
+                "children",
+                stat.num_children.to_string(),
+            )),
+        }
+    })
+    .await
+    .expect("cleaned up");
+    // And come back.
+    let guard = lock(&locks, "n0").await;
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+}
+
+#[tokio::test]
+async fn parent_that_vanishes_at_any_moment_is_made_again() {
+    let server = ZooKeeperServer::start().await.expect("zookeeper");
+    let locks = client(&server.url()).await;
+    let admin = Admin::connect(&server.url()).await;
+    // An administrator who deletes every empty node as fast as possible.
+    let deleting = tokio::spawn(async move {
+        loop {
+            let _ = admin.0.delete("/dlock/a", None).await;
+            let _ = admin.0.delete("/dlock", None).await;
+        }
+    });
+    for _ in 0..50 {
+        let guard = lock(&locks, "a").await;
+        assert!(guard.is_held());
+        assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    }
+    deleting.abort();
+}
+
+#[tokio::test]
+async fn changes_are_made_only_under_the_lock() {
+    let url = shared().await;
+    let admin = Admin::connect(&url).await;
+    for (path, data) in [
+        ("/fenced", ""),
+        ("/fenced/chroot", ""),
+        ("/fenced/stock", "100"),
+    ] {
+        admin.create(path, data).await;
+    }
+    let zk = backend(&format!("{url}/fenced/chroot")).await;
+    let locks = Locks::new(zk.clone()).expect("defaults");
+    let guard = lock(&locks, "stock").await;
+    let node = zk.lock_node(&guard).await.expect("its node");
+    assert!(node.starts_with("/fenced/chroot/dlock/stock/_c_"), "{node}");
+
+    let sold = zk
+        .fenced(&guard)
+        .set("/fenced/stock", "99", Some(0))
+        .create("/fenced/sale", "1");
+    sold.commit().await.expect("held");
+    assert_eq!(admin.read("/fenced/stock").await, "99");
+    assert_eq!(admin.read("/fenced/sale").await, "1");
+
+    // A version that is not the right one: nothing of it is done.
+    let stale = zk
+        .fenced(&guard)
+        .delete("/fenced/sale", None)
+        .set("/fenced/stock", "0", Some(0));
+    let error = stale.commit().await.expect_err("the version is 1");
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert_eq!(admin.read("/fenced/sale").await, "1");
+
+    // The hold ends without its holder's knowledge.
+    assert!(
+        client(&format!("{url}/fenced/chroot"))
+            .await
+            .break_lock("stock")
+            .await
+            .expect("break")
+    );
+    let error = zk
+        .fenced(&guard)
+        .set("/fenced/stock", "0", None)
+        .commit()
+        .await
+        .expect_err("lost");
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(admin.read("/fenced/stock").await, "99");
+}
+
+#[tokio::test]
+async fn inspect_tells_holders_and_waiters_in_order() {
+    let url = shared().await;
+    let (a, b) = (client(&url).await, client(&url).await);
+    let first = a
+        .rw_lock("inspected")
+        .expect("a name")
+        .read()
+        .await
+        .expect("a reader");
+    let second = b
+        .rw_lock("inspected")
+        .expect("a name")
+        .read()
+        .await
+        .expect("a reader");
+    let writer = b.rw_lock("inspected").expect("a name");
+    let writer = tokio::spawn(async move { writer.write().await });
+    waiting(&a, "inspected", 1).await;
+    let info = a.inspect("inspected").await.expect("inspect");
+    let owners: Vec<_> = info
+        .holders
+        .iter()
+        .map(|holder| holder.owner.clone())
+        .collect();
+    assert_eq!(owners, [first.owner_id(), second.owner_id()]);
+    assert!(
+        info.holders
+            .iter()
+            .all(|holder| holder.mode == Mode::Shared)
+    );
+    assert_eq!(info.holders[1].token, second.token());
+    assert_eq!(info.waiters[0].mode, Mode::Exclusive);
+    // Breaking it frees both readers' places, and the writer gets it.
+    assert!(a.break_lock("inspected").await.expect("break"));
+    let write = tokio::time::timeout(SOON, writer)
+        .await
+        .expect("soon")
+        .expect("no panic");
+    assert_eq!(
+        write.expect("the lock").release().await.expect("release"),
+        Released::Freed
+    );
+}
+
+#[tokio::test]
+async fn semaphore_serves_its_waiters_one_by_one() {
+    let server = ZooKeeperServer::start().await.expect("zookeeper");
+    let url = server.url();
+    let holder = client(&url).await.semaphore("s", 3).expect("a semaphore");
+    let mut permits = Vec::new();
+    for _ in 0..3 {
+        permits.push(holder.acquire().await.expect("a permit"));
+    }
+    let look = client(&url).await;
+    let (granted, mut grants) = tokio::sync::mpsc::unbounded_channel();
+    for number in 0..6 {
+        let semaphore = client(&url).await.semaphore("s", 3).expect("a semaphore");
+        let granted = granted.clone();
+        tokio::spawn(async move {
+            granted
+                .send((number, semaphore.acquire().await.expect("a permit")))
+                .ok();
+        });
+        waiting(&look, "s", number + 1).await;
+    }
+    // Whichever permit comes back, the first waiter gets it.
+    for (expected, index) in [(0, 1), (1, 0), (2, 0), (3, 1), (4, 2), (5, 0)] {
+        let permit = permits.remove(index);
+        assert_eq!(permit.release().await.expect("release"), Released::Freed);
+        let (number, permit) = tokio::time::timeout(SOON, grants.recv())
+            .await
+            .expect("soon")
+            .expect("one");
+        assert_eq!(number, expected);
+        permits.push(permit);
+    }
+    for permit in permits {
+        assert_eq!(permit.release().await.expect("release"), Released::Freed);
+    }
+}
+
+/// The error of a connect, and that it came within the connect time-out.
+async fn refused(url: &str) -> dlock_core::Error {
+    let limit = Duration::from_secs(2);
+    let config = Config::from_url(url)
+        .expect("a good URL")
+        .connect_timeout(limit);
+    let started = Instant::now();
+    let error = config.connect().await.expect_err("no connection");
+    let took = started.elapsed();
+    assert!(
+        took < limit + Duration::from_secs(2),
+        "{error} after {took:?}"
+    );
+    assert!(error.to_string().starts_with("zk: connect: "), "{error}");
+    error
+}
+
+#[tokio::test]
+async fn what_cannot_be_reached_is_said_within_the_connect_time_out() {
+    let error = refused("zk://127.0.0.1:1").await;
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+    // Somebody who takes the connection and says nothing.
+    let silent = FaultProxy::start("127.0.0.1:1".parse().expect("an address"))
+        .await
+        .expect("a proxy");
+    silent.black_hole(Direction::Both);
+    let error = refused(&format!("zk://{}", silent.addr())).await;
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    let error = refused("zk://no.such.host.invalid").await;
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+}
+
+#[tokio::test]
+async fn chroot_that_does_not_exist_is_invalid() {
+    let error = refused(&format!("{}/no/such/root", shared().await)).await;
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("\"/no/such/root\" does not exist"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn authentication_that_fails_is_denied() {
+    let mut settings = ZooKeeper::default();
+    let flags = "-Dzookeeper.enforce.auth.enabled=true -Dzookeeper.enforce.auth.schemes=digest";
+    settings
+        .env
+        .push(("JAVA_TOOL_OPTIONS".to_owned(), flags.to_owned()));
+    let server = ZooKeeperServer::start_with(settings)
+        .await
+        .expect("zookeeper");
+    let error = refused(&server.url()).await;
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(
+        error.to_string().contains("authentication failed"),
+        "{error}"
+    );
+    let locks = client(&server.url().replace("zk://", "zk://app:s3cret@")).await;
+    assert_eq!(
+        lock(&locks, "a").await.release().await.expect("release"),
+        Released::Freed
+    );
+}
+
+#[tokio::test]
+async fn nodes_are_the_creators_and_others_are_denied() {
+    let server = ZooKeeperServer::start().await.expect("zookeeper");
+    let user =
+        |user: &str, more: &str| server.url().replace("zk://", &format!("zk://{user}@")) + more;
+    let mine = client(&user("app:s3cret", "")).await;
+    let guard = lock(&mine, "a").await;
+    for stranger in [
+        user("app:wrong", ""),
+        user("other:s3cret", ""),
+        server.url(),
+    ] {
+        let stranger = client(&stranger).await;
+        for name in ["a", "new"] {
+            let error = stranger
+                .mutex(name)
+                .expect("a name")
+                .lock()
+                .await
+                .expect_err("denied");
+            assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+            assert!(error.to_string().contains("no permission"), "{error}");
+            assert!(!error.to_string().contains("s3cret"), "{error}");
+        }
+        let error = stranger.inspect("a").await.expect_err("denied");
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    }
+    let colleague = client(&user("app:s3cret", "")).await;
+    assert!(
+        colleague
+            .mutex("a")
+            .expect("a name")
+            .try_lock()
+            .await
+            .expect("allowed")
+            .is_none()
+    );
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+}
+
+#[tokio::test]
+async fn readers_may_look_where_they_are_let() {
+    let server = ZooKeeperServer::start().await.expect("zookeeper");
+    let config = Config::from_url(&server.url()).expect("a URL");
+    let config = config
+        .credentials("app", "s3cret")
+        .access(Access::CreatorAndReaders);
+    let mine = Locks::new(std::sync::Arc::new(
+        config.connect().await.expect("a connection"),
+    ));
+    let guard = lock(&mine.expect("defaults"), "a").await;
+    let stranger = client(&server.url()).await;
+    let info = stranger.inspect("a").await.expect("it may look");
+    assert_eq!(info.holders[0].owner, guard.owner_id());
+    let error = stranger.break_lock("a").await.expect_err("it may not");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+}
+
+#[tokio::test]
+async fn the_servers_word_on_the_sessions_time_counts() {
+    // Ticks of 200 ms: from 400 ms to a minute.
+    let url = shared().await;
+    for (asked, granted) in [("100ms", 400), ("5s", 5_000), ("24h", 60_000)] {
+        let locks = client(&format!("{url}?session={asked}")).await;
+        assert_eq!(locks.lease(), Duration::from_millis(granted), "{asked}");
+    }
+}
