@@ -3,7 +3,10 @@
 use std::fs::File;
 
 use nix::sys::signal::{SigSet, Signal};
-use rustix::process::{Pid, getpgid, getpgrp, getppid, getsid};
+// In a container the group or the session of a process may be one outside of it, whose id reads as 0: rustix's functions
+// take that for impossible.
+use nix::unistd::{getpgid, getpgrp, getppid, getsid};
+use rustix::process::Pid;
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 /// The controlling terminal, whatever stdin is.
@@ -25,7 +28,7 @@ impl Terminal {
 
     /// Whether our own process group has it.
     pub(crate) fn is_ours(&self) -> bool {
-        tcgetpgrp(&self.tty).is_ok_and(|group| group == getpgrp())
+        tcgetpgrp(&self.tty).is_ok_and(|group| Some(group) == our_group())
     }
 
     /// Gives it to a group, if it is ours to give.
@@ -37,9 +40,12 @@ impl Terminal {
 
     /// Takes it for our own process group.
     pub(crate) fn take(&self) {
+        let Some(group) = our_group() else {
+            return;
+        };
         // From the background this would stop us, unless the signal is blocked.
         let blocked = block_ttou();
-        let _ = tcsetpgrp(&self.tty, getpgrp());
+        let _ = tcsetpgrp(&self.tty, group);
         if blocked {
             let _ = ttou().thread_unblock();
         }
@@ -65,13 +71,19 @@ fn block_ttou() -> bool {
     !before.contains(Signal::SIGTTOU) && ttou().thread_block().is_ok()
 }
 
+/// `None` when its leader is outside of the container we are in.
+fn our_group() -> Option<Pid> {
+    Pid::from_raw(getpgrp().as_raw())
+}
+
 /// Whether somebody outside of our process group looks after it, who can continue it after a stop: a shell with job control.
 pub(crate) fn has_job_control() -> bool {
     let (Ok(session), group) = (getsid(None), getpgrp()) else {
         return false;
     };
-    let mut ancestor = getppid();
-    while let Some(pid) = ancestor {
+    let mut ancestor = Some(getppid());
+    // Process 0 is one outside of our container.
+    while let Some(pid) = ancestor.filter(|pid| pid.as_raw() > 0) {
         match (getsid(Some(pid)), getpgid(Some(pid))) {
             (Ok(theirs), Ok(other)) if theirs == session && other != group => return true,
             (Ok(theirs), Ok(_)) if theirs == session => ancestor = parent_of(pid),
@@ -81,9 +93,10 @@ pub(crate) fn has_job_control() -> bool {
     false
 }
 
-fn parent_of(pid: Pid) -> Option<Pid> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+fn parent_of(pid: nix::unistd::Pid) -> Option<nix::unistd::Pid> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The program's name, in parentheses, may hold anything; the state and the parent follow.
     let (_, rest) = stat.rsplit_once(')')?;
-    Pid::from_raw(rest.split_whitespace().nth(1)?.parse().ok()?)
+    let parent = rest.split_whitespace().nth(1)?.parse().ok()?;
+    Some(nix::unistd::Pid::from_raw(parent))
 }
