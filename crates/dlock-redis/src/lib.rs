@@ -6,6 +6,7 @@ mod config;
 mod connect;
 mod error;
 mod fence;
+mod how;
 mod inspect;
 mod key;
 mod release;
