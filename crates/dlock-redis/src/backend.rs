@@ -3,8 +3,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dlock_core::{
-    Attempt, AttemptId, Backend, Capabilities, Capability, Error, Fairness, FencingToken, Lease,
-    Liveness, LockInfo, Mode, Name, Operation, Reach, Released, Renewal, Request, Result, WakeUp,
+    Attempt, AttemptId, Backend, Capabilities, Capability, Error, ErrorKind, Fairness,
+    FencingToken, Lease, Liveness, LockInfo, Mode, Name, Operation, Reach, Released, Renewal,
+    Request, Result, WakeUp,
 };
 use uuid::Uuid;
 
@@ -138,8 +139,22 @@ impl Store {
         }
     }
 
-    /// Connects, and takes and frees a lock of its own, so that a missing permission shows now and not at the first lock.
+    /// Connects, and takes and frees a lock of its own, so that a missing permission shows now and not at the first lock. All of
+    /// it within the connect time-out.
     async fn check(&self) -> Result<(), Trouble> {
+        let limit = self.config.connect_timeout;
+        tokio::time::timeout(limit, self.try_out())
+            .await
+            .unwrap_or_else(|_| {
+                Err(Trouble::new(
+                    ErrorKind::TimedOut,
+                    format!("not ready within {limit:?}: is the server overloaded or far away?"),
+                )
+                .unsent())
+            })
+    }
+
+    async fn try_out(&self) -> Result<(), Trouble> {
         self.link.connect().await?;
         if let Some(acquires) = &self.acquires {
             acquires.connect().await?;
