@@ -97,6 +97,8 @@ pub(crate) enum Command {
     },
     #[command(name = "__exec", hide = true)]
     Exec(ExecArgs),
+    #[command(name = "__keep", hide = true)]
+    Keep,
     #[command(name = "__demo-worker", hide = true)]
     DemoWorker(WorkerArgs),
 }
@@ -104,7 +106,7 @@ pub(crate) enum Command {
 const RUN_HELP: &str = "\
 The command runs without a shell in between, in a process group of its own, with the terminal as its own; signals sent to dlock \
 are passed on to the group. The lock is given back when the whole group is gone: what the command leaves behind when it ends is \
-sent SIGTERM, and SIGKILL after the grace time. If dlock itself is killed, the command is killed too.
+sent SIGTERM, and SIGKILL after the grace time. If dlock itself is killed, so is the group.
 
 The command finds DLOCK_NAME, DLOCK_TOKEN (the fencing token), DLOCK_OWNER and DLOCK_BACKEND in its environment.
 

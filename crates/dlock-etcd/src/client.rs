@@ -2,6 +2,8 @@
 //!
 //! Its types are those of the crate `etcd-client` and no part of our promises: any version of this crate may change them.
 
+use std::time::Duration;
+
 use dlock_core::{Operation, Result};
 pub use etcd_client;
 use etcd_client::Client;
@@ -11,6 +13,12 @@ use crate::connect;
 use crate::error::Trouble;
 
 impl Config {
+    /// The session's time that these settings ask for; [`Capabilities::liveness`](dlock_core::Capabilities::liveness) tells the one
+    /// that was granted.
+    pub fn asked_session(&self) -> Duration {
+        self.session
+    }
+
     /// The servers that are named, as [`client`](Config::client) takes them: `https://host:2379`.
     pub fn endpoints(&self) -> Vec<String> {
         connect::endpoints(self)

@@ -2,12 +2,20 @@
 //!
 //! Its types are those of the crate `zookeeper-client` and no part of our promises: any version of this crate may change them.
 
+use std::time::Duration;
+
 use dlock_core::{Operation, Result};
 pub use zookeeper_client;
 
 use crate::{Config, connect};
 
 impl Config {
+    /// The session's time that these settings ask for; [`Capabilities::liveness`](dlock_core::Capabilities::liveness) tells the one
+    /// that was granted.
+    pub fn asked_session(&self) -> Duration {
+        self.session_time()
+    }
+
     /// A session of its own, with the chroot and the credentials of these settings. It ends when the last clone is dropped.
     ///
     /// ```no_run
