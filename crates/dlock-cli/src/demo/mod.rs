@@ -38,6 +38,7 @@ Then the same with a lock. The stock lives in the store where it can, else in a 
 Examples:
   dlock demo
   dlock demo --backend redis://cache:6379 --processes 8
+  dlock demo --backend etcd://etcd-1,etcd-2,etcd-3 --stock 500 --loops 10
   dlock demo --backend memory:                  a lock of one process does not help several
   dlock demo --json                             only with the lock; one object
   dlock demo --json --no-lock")]
@@ -93,7 +94,7 @@ pub(crate) async fn run(store: &Store, args: &DemoArgs) -> Outcome {
     show::print_table(&report::table(&[&without, &with]))?;
     if !store.is_named() {
         show::print(
-            &"\nThe same over several hosts: dlock demo --backend redis://HOST (see dlock demo --help)",
+            &"\nThe same over several hosts: dlock demo --backend redis://HOST, etcd://HOST or zk://HOST (see dlock demo --help)",
         )?;
     }
     Ok(with.verdict())

@@ -20,7 +20,13 @@ pub(crate) async fn open(url: &str, id: &str) -> Result<Box<dyn Stock>, Failure>
     let mut last = Failure::new(UNAVAILABLE, "etcd: no server is named");
     // The client would send a part of the requests to a member that is down.
     for endpoint in config.endpoints() {
-        let mut client = config.client(&endpoint).await?;
+        let mut client = match config.client(&endpoint).await {
+            Ok(client) => client,
+            Err(error) => {
+                last = error.into();
+                continue;
+            }
+        };
         match client.status().await {
             Ok(_) => {
                 let key = id.to_owned();
