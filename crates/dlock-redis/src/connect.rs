@@ -1,5 +1,8 @@
 //! The client, its reconnects and time-outs. The only file, with `error.rs`, that names client types.
 
+#[cfg(feature = "client")]
+mod query;
+
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -272,21 +275,7 @@ impl Link {
             mut connection,
             number,
         } = self.connection().await?;
-        let nodes: Vec<Option<(String, u16)>> = match &connection {
-            Connection::One(_) => vec![None],
-            Connection::Cluster(_) => {
-                let mut ask = redis::cmd("CLUSTER");
-                ask.arg("SLOTS");
-                let slots = self
-                    .within(
-                        self.config.answer_timeout,
-                        number,
-                        connection.send_to(None, ask),
-                    )
-                    .await?;
-                masters(slots.into()).into_iter().map(Some).collect()
-            }
-        };
+        let nodes = self.masters(&mut connection, number).await?;
         let mut keys = Vec::new();
         for node in &nodes {
             let mut cursor = "0".to_owned();
@@ -327,6 +316,24 @@ impl Link {
         keys.sort_unstable();
         keys.dedup();
         Ok(keys)
+    }
+
+    /// Where each master of a cluster is; `None` for the one server there is.
+    async fn masters(
+        &self,
+        connection: &mut Connection,
+        number: u64,
+    ) -> Result<Vec<Option<(String, u16)>>, Trouble> {
+        if let Connection::One(_) = connection {
+            return Ok(vec![None]);
+        }
+        let mut ask = redis::cmd("CLUSTER");
+        ask.arg("SLOTS");
+        let trip = connection.send_to(None, ask);
+        let slots = self
+            .within(self.config.answer_timeout, number, trip)
+            .await?;
+        Ok(masters(slots.into()).into_iter().map(Some).collect())
     }
 
     /// Ends the connection; later calls are refused.
