@@ -13,6 +13,8 @@ pub use dlock_etcd as etcd;
 pub use dlock_file as file;
 #[cfg(feature = "memory")]
 pub use dlock_memory as memory;
+#[cfg(feature = "mysql")]
+pub use dlock_mysql as mysql;
 #[cfg(feature = "redis")]
 pub use dlock_redis as redis;
 #[cfg(feature = "zk")]

@@ -17,6 +17,7 @@ const SCHEMES: &[Scheme] = &[
     scheme("rediss+cluster", "redis", cfg!(feature = "redis")),
     scheme("etcd", "etcd", cfg!(feature = "etcd")),
     scheme("etcds", "etcd", cfg!(feature = "etcd")),
+    scheme("mysql", "mysql", cfg!(feature = "mysql")),
     scheme("zk", "zk", cfg!(feature = "zk")),
     scheme("zks", "zk", cfg!(feature = "zk")),
 ];
@@ -80,6 +81,10 @@ async fn dispatch(url: &str) -> Result<Arc<dyn Backend>> {
         #[cfg(feature = "etcd")]
         "etcd" => Ok(Arc::new(
             dlock_etcd::Config::from_url(url)?.connect().await?,
+        )),
+        #[cfg(feature = "mysql")]
+        "mysql" => Ok(Arc::new(
+            dlock_mysql::Config::from_url(url)?.connect().await?,
         )),
         #[cfg(feature = "zk")]
         "zk" => Ok(Arc::new(dlock_zk::Config::from_url(url)?.connect().await?)),

@@ -1,0 +1,163 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dlock_core::{
+    Attempt, Backend, Capabilities, Error, ErrorKind, Lease, LockInfo, Name, Operation, Released,
+    Renewal, Request, Result,
+};
+
+use crate::carried::CarriedLocks;
+use crate::config::{Config, LockMode};
+use crate::connect::Link;
+use crate::error::Trouble;
+use crate::lease::LeaseLocks;
+use crate::unique::UniqueLocks;
+use crate::{schema, server};
+
+/// Locks in MySQL or MariaDB.
+///
+/// Made by [`Config::connect`]; hand it to [`Locks::new`](dlock_core::Locks::new).
+#[derive(Debug)]
+pub struct MySqlBackend {
+    locks: Arc<dyn Backend>,
+    /// The same, in the modes that can be swept.
+    rows: Rows,
+}
+
+#[derive(Debug)]
+enum Rows {
+    Lease(Arc<LeaseLocks>),
+    Unique(Arc<UniqueLocks>),
+    None,
+}
+
+impl MySqlBackend {
+    pub(crate) async fn connect(config: Config) -> Result<Self> {
+        let explain =
+            |error: Error, operation| error.with_backend("mysql").with_operation(operation);
+        config
+            .check()
+            .and_then(|()| config.check_files())
+            .map_err(|error| explain(error, Operation::Configure))?;
+        Self::open(config)
+            .await
+            .map_err(|trouble| explain(trouble.into(), Operation::Connect))
+    }
+
+    async fn open(config: Config) -> Result<Self, Trouble> {
+        let setup = server::look(&config).await?;
+        let link = Arc::new(Link::new(config.clone(), setup.shared.clone()));
+        let limit = config.connect_timeout;
+        schema::prepare(
+            &link,
+            config.mode,
+            &config.table_prefix,
+            config.create_tables,
+            limit,
+        )
+        .await?;
+        match config.mode {
+            LockMode::Lease => {
+                let locks = Arc::new(LeaseLocks::new(link, &config));
+                locks.rehearse().await?;
+                Ok(Self {
+                    locks: locks.clone(),
+                    rows: Rows::Lease(locks),
+                })
+            }
+            LockMode::Unique => {
+                let locks = Arc::new(UniqueLocks::new(link, &config));
+                locks.rehearse().await?;
+                Ok(Self {
+                    locks: locks.clone(),
+                    rows: Rows::Unique(locks),
+                })
+            }
+            LockMode::Session | LockMode::Advisory => {
+                let locks = CarriedLocks::new(link, config, &setup.carrying);
+                locks.rehearse().await?;
+                Ok(Self {
+                    locks: Arc::new(locks),
+                    rows: Rows::None,
+                })
+            }
+        }
+    }
+
+    /// Removes the rows of locks that nobody has used for `unused` (R56), and tells how many.
+    ///
+    /// In mode `lease` the row of a free lock stays: it keeps the counter of the tokens. In mode `unique` only the rows of holders that died
+    /// stay, until the lock is taken again. Programs that use ever new names call this now and then; for
+    /// others there is no need. A hold is never touched, and the tokens of a swept name go on above all that were given before.
+    ///
+    /// # Errors
+    ///
+    /// When the server did not confirm; [`ErrorKind::Unsupported`] in the other modes, whose rows stay.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the sweep may happen or not.
+    pub async fn sweep(&self, unused: Duration) -> Result<u64> {
+        let swept = match &self.rows {
+            Rows::Lease(rows) => rows.sweep(unused).await,
+            Rows::Unique(rows) => rows.sweep(unused).await,
+            Rows::None => Err(Trouble::new(
+                ErrorKind::Unsupported,
+                "the rows of this mode are not swept: use mode=lease for ever new names",
+            )),
+        };
+        swept.map_err(|trouble| Error::from(trouble).with_backend("mysql"))
+    }
+}
+
+#[async_trait]
+impl Backend for MySqlBackend {
+    fn capabilities(&self) -> &Capabilities {
+        self.locks.capabilities()
+    }
+
+    fn identity(&self) -> &str {
+        self.locks.identity()
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        self.locks.try_acquire(request).await
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+        self.locks.acquire(request).await
+    }
+
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        self.locks.renew(leases).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<Released> {
+        self.locks.release(lease).await
+    }
+
+    async fn abandon(&self, request: &Request) -> Result<()> {
+        self.locks.abandon(request).await
+    }
+
+    async fn downgrade(&self, lease: &Lease) -> Result<()> {
+        self.locks.downgrade(lease).await
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
+        self.locks.inspect(name).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        self.locks.list(prefix).await
+    }
+
+    async fn break_lock(&self, name: &Name) -> Result<bool> {
+        self.locks.break_lock(name).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.locks.close().await
+    }
+}

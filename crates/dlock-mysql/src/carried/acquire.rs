@@ -1,0 +1,253 @@
+//! One attempt.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlock_core::{Attempt, Busy, ErrorKind, Lease, Moment, Request};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::kind::Grab;
+use super::line::Line;
+use super::mark::{Mark, Peek, Place, Seen, claim_args, place_args};
+use super::{CarriedLocks, Carrier, Seat, Seated, undo, within};
+use crate::connect::Wire;
+use crate::error::Trouble;
+
+/// How often a mark that others change is looked at. They have lost the lock, so they are few.
+const LOOKS: usize = 16;
+
+/// An attempt that has the lock at the server, and is not a hold yet.
+struct Granted<'a> {
+    request: &'a Request,
+    wire: Wire,
+    line: Line,
+    /// When the request was sent that proved, last, that the connection has the lock.
+    proved: Moment,
+}
+
+/// What to do about a mark.
+enum Next {
+    Claim(Place),
+    Held(Mark),
+    /// Its owner may not know yet that it has lost the lock.
+    Wait(Seen),
+}
+
+impl CarriedLocks {
+    pub(super) async fn take(&self, request: &Request, wait: bool) -> Result<Attempt, Trouble> {
+        let attempt = request.attempt();
+        if undo::is_abandoned(attempt) {
+            return Err(Trouble::new(
+                ErrorKind::Store,
+                "this attempt was abandoned: make a new one",
+            )
+            .unsent());
+        }
+        if let Some(carrier) = self.held(attempt) {
+            return self.again(request, &carrier).await;
+        }
+        let Ok(permit) = self.seats.clone().try_acquire_owned() else {
+            return Err(self.full());
+        };
+        let outcome = self.ask(request, permit, wait).await;
+        let nothing_left = match &outcome {
+            Ok(Attempt::Held(_)) => false,
+            Ok(Attempt::Busy(_)) => true,
+            Err(trouble) => trouble.is_unsent(),
+        };
+        if nothing_left {
+            self.known().remove(&attempt);
+        }
+        outcome
+    }
+
+    async fn ask(
+        &self,
+        request: &Request,
+        permit: OwnedSemaphorePermit,
+        wait: bool,
+    ) -> Result<Attempt, Trouble> {
+        let limit = self.limit(request);
+        let (mut granted, grab) = self.grab_now(request).await?;
+        let place = match grab {
+            Grab::Granted(Peek::Free(place)) => Some(place),
+            Grab::Granted(Peek::Owned) => None,
+            Grab::Granted(Peek::NeverUsed) => {
+                let first_use = self.kind.first_use(&self.link, request.name(), limit);
+                first_use.await.map_err(Trouble::in_doubt)?;
+                None
+            }
+            Grab::Busy if !wait => {
+                self.put_away(granted.wire, request).await;
+                return Ok(Attempt::Busy(Busy::default()));
+            }
+            Grab::Busy => {
+                request.mark_contended();
+                self.queue(request, &mut granted.wire, granted.line, limit)
+                    .await?;
+                // The mark may have been read when the wait began.
+                None
+            }
+        };
+        self.settle(granted, place, permit, wait)
+            .await
+            // The server may have made it a hold, whatever failed then.
+            .map_err(Trouble::in_doubt)
+    }
+
+    /// Asks for the lock without waiting, on a connection of its own for this attempt.
+    async fn grab_now<'a>(&self, request: &'a Request) -> Result<(Granted<'a>, Grab), Trouble> {
+        let (mut wire, mut is_spare) = self.wire().await?;
+        loop {
+            let line = Line::of(&wire);
+            // From here on `abandon` finds the connection, also when this future is dropped.
+            self.known().insert(request.attempt(), Seat::Asking(line));
+            let (limit, proved) = (self.limit(request), request.now());
+            let grab = self
+                .kind
+                .grab(&mut wire, &self.link, request.name(), false, limit);
+            match within(limit, grab).await {
+                Ok(grab) => {
+                    let granted = Granted {
+                        request,
+                        wire,
+                        line,
+                        proved,
+                    };
+                    return Ok((granted, grab));
+                }
+                // It may have died while nobody used it, and must not be in our own way.
+                Err(trouble) if is_spare && trouble.broken => {
+                    self.end(line, limit).await?;
+                    wire = Wire::open(&self.config, &self.setup).await?;
+                    is_spare = false;
+                }
+                Err(trouble) => return Err(trouble),
+            }
+        }
+    }
+
+    /// Makes a hold of a lock that the server has granted.
+    async fn settle(
+        &self,
+        mut granted: Granted<'_>,
+        mut place: Option<Place>,
+        permit: OwnedSemaphorePermit,
+        wait: bool,
+    ) -> Result<Attempt, Trouble> {
+        let limit = self.limit(granted.request);
+        let mut waited_for = None;
+        for _ in 0..LOOKS {
+            let next = match place.take() {
+                Some(place) => Next::Claim(place),
+                None => self.look(&mut granted, waited_for.take()).await?,
+            };
+            match next {
+                Next::Held(mark) => return Ok(self.seat(granted, mark, permit)),
+                Next::Claim(place) => {
+                    let attempt = granted.request.attempt();
+                    let valid = self.config.session_validity;
+                    let args = claim_args(&attempt, valid, granted.line.id, place);
+                    let (wire, sql) = (&mut granted.wire, &self.kind.marks.claim);
+                    let claim = self.kind.write(wire, &self.link, sql, &args, limit);
+                    if within(limit, claim).await? == 1 {
+                        return Ok(self.seat(granted, place.claimed(), permit));
+                    }
+                    // A late word of somebody who has lost the lock, or our own that was sent twice: look again.
+                }
+                Next::Wait(seen) => {
+                    granted.request.mark_contended();
+                    // No longer than that, also when the server's clock was set back.
+                    let left = seen.left.map_or(seen.valid, |left| left.min(seen.valid));
+                    if !wait {
+                        let name = granted.request.name();
+                        within(limit, self.kind.give_up(&mut granted.wire, name)).await?;
+                        self.keep(granted.wire);
+                        return Ok(Attempt::Busy(Busy {
+                            retry_after: Some(left),
+                        }));
+                    }
+                    self.sit_out(&mut granted.wire, left, limit).await?;
+                    waited_for = Some(seen);
+                }
+            }
+        }
+        Err(Trouble::strange(
+            "that the lock's mark changed again and again",
+        ))
+    }
+
+    /// Reads the mark, and begins to count the time of an owner that has lost the lock.
+    async fn look(
+        &self,
+        granted: &mut Granted<'_>,
+        waited_for: Option<Seen>,
+    ) -> Result<Next, Trouble> {
+        let limit = self.limit(granted.request);
+        let proved = granted.request.now();
+        let (wire, name) = (&mut granted.wire, granted.request.name());
+        let seen = within(limit, self.kind.look(wire, &self.link, name, limit)).await?;
+        granted.proved = proved;
+        if seen.is_free() {
+            return Ok(Next::Claim(seen.place));
+        }
+        if seen.is_of(granted.request.attempt()) {
+            return Ok(Next::Held(seen.mark()));
+        }
+        let is_over = seen.left.is_some_and(|left| left.is_zero())
+            || waited_for.is_some_and(|before| before.is_unchanged(&seen));
+        if is_over {
+            return Ok(Next::Claim(seen.place));
+        }
+        if seen.left.is_none() {
+            let args = place_args(seen.place);
+            let sql = &self.kind.marks.dead;
+            let count = self.kind.write(wire, &self.link, sql, &args, limit);
+            within(limit, count).await?;
+        }
+        Ok(Next::Wait(seen))
+    }
+
+    fn seat(&self, granted: Granted<'_>, mark: Mark, permit: OwnedSemaphorePermit) -> Attempt {
+        let lease = lease(granted.request, granted.proved, mark);
+        let carrier = Arc::new(Carrier {
+            seated: tokio::sync::Mutex::new(Seated {
+                wire: granted.wire,
+                line: granted.line,
+            }),
+            mark,
+            _permit: permit,
+        });
+        self.known()
+            .insert(granted.request.attempt(), Seat::Held(carrier));
+        Attempt::Held(lease)
+    }
+
+    /// The request was sent twice: it is one hold.
+    async fn again(&self, request: &Request, carrier: &Carrier) -> Result<Attempt, Trouble> {
+        let proved = request.now();
+        let mut seated = carrier.seated.lock().await;
+        within(self.limit(request), seated.wire.ping()).await?;
+        Ok(Attempt::Held(lease(request, proved, carrier.mark)))
+    }
+
+    fn limit(&self, request: &Request) -> Duration {
+        request.trip_timeout().min(self.config.answer_timeout)
+    }
+
+    fn full(&self) -> Trouble {
+        Trouble::new(
+            ErrorKind::Store,
+            format!(
+                "all {} sessions of this client are taken: each holder and each waiter of mode={} needs a connection of its \
+                 own. Raise max_sessions, or use mode=lease",
+                self.config.max_sessions, self.config.mode
+            ),
+        )
+        .unsent()
+    }
+}
+
+fn lease(request: &Request, proved: Moment, mark: Mark) -> Lease {
+    Lease::new(request, proved).with_token(mark.fence)
+}

@@ -1,0 +1,294 @@
+//! What differs between a row lock and a named lock.
+
+use std::time::Duration;
+
+use dlock_core::{ErrorKind, Name};
+
+use super::mark::{Mark, Marks, Peek, Seen};
+use crate::config::{Config, LockMode};
+use crate::connect::{Answer, Arg, Job, Link, Wire};
+use crate::error::Trouble;
+use crate::key::advisory;
+use crate::schema::statement;
+
+/// A wait at the server ends after this time, and is begun again.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+/// A row can be made by others at the same time, but is never removed.
+const FIRST_USES: usize = 3;
+/// NOWAIT, as MariaDB calls it.
+const WAITED: u16 = 1205;
+/// NOWAIT, as MySQL calls it.
+const NO_WAIT: u16 = 3572;
+
+/// The lock of a name at the server.
+#[derive(Debug)]
+pub(super) struct Kind {
+    pub(super) marks: Marks,
+    first_use: String,
+    how: How,
+}
+
+#[derive(Debug)]
+enum How {
+    /// A row that is locked by a transaction. What is written in it is undone with it, unless it is its last word.
+    Row { grab: String, grab_now: String },
+    Named {
+        grab: String,
+        prefix: String,
+        database: String,
+    },
+}
+
+/// The answer to a wish for the lock.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Grab {
+    Busy,
+    /// It is ours.
+    Granted(Peek),
+}
+
+impl Kind {
+    pub(super) fn new(config: &Config) -> Self {
+        let prefix = &config.table_prefix;
+        let marks = format!("{prefix}{}_marks", config.mode);
+        let one = |sql: &str| statement(sql, prefix).replace("{marks}", &marks);
+        let first_use;
+        let how = if config.mode == LockMode::Advisory {
+            first_use = one(include_str!("../sql/advisory_first_use.sql"));
+            How::Named {
+                grab: one(include_str!("../sql/advisory_grab.sql")),
+                prefix: prefix.clone(),
+                database: config.database.clone(),
+            }
+        } else {
+            first_use = one(include_str!("../sql/session_first_use.sql"));
+            let grab = one(include_str!("../sql/session_grab.sql"));
+            How::Row {
+                grab_now: format!("{grab} NOWAIT"),
+                grab,
+            }
+        };
+        Self {
+            marks: Marks::new(prefix, &marks),
+            first_use,
+            how,
+        }
+    }
+
+    /// What a carrying session needs beyond what all have.
+    pub(super) fn setup(&self) -> String {
+        let seconds = LONGEST_WAIT.as_secs();
+        match self.how {
+            // Every statement is part of a transaction, which a commit ends, and sees what was committed before it began.
+            How::Row { .. } => format!(
+                "; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+                 SET SESSION innodb_lock_wait_timeout = {seconds}, autocommit = 0"
+            ),
+            How::Named { .. } => String::new(),
+        }
+    }
+
+    /// Asks for the lock, and waits for it if told so.
+    pub(super) async fn grab(
+        &self,
+        wire: &mut Wire,
+        link: &Link,
+        name: &Name,
+        wait: bool,
+        limit: Duration,
+    ) -> Result<Grab, Trouble> {
+        match &self.how {
+            How::Row { .. } => self.grab_row(wire, link, name, wait, limit).await,
+            How::Named {
+                grab,
+                prefix,
+                database,
+            } => {
+                let key = advisory(prefix, database, name);
+                let seconds = if wait { LONGEST_WAIT.as_secs() } else { 0 };
+                let args: [Arg<'_>; 3] =
+                    [key.as_str().into(), seconds.into(), name.as_str().into()];
+                loop {
+                    let answer = wire.exec(grab, &args).await?;
+                    match answer.first_number() {
+                        Some(1) => return Ok(Grab::Granted(peek(&answer, 1))),
+                        Some(_) if wait => {}
+                        Some(_) => return Ok(Grab::Busy),
+                        // Out of memory, or the waiter was killed.
+                        None => {
+                            return Err(Trouble::new(
+                                ErrorKind::Store,
+                                "GET_LOCK answered NULL, which is an error of the server and not \"busy\": see its log",
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    async fn grab_row(
+        &self,
+        wire: &mut Wire,
+        link: &Link,
+        name: &Name,
+        wait: bool,
+        limit: Duration,
+    ) -> Result<Grab, Trouble> {
+        let How::Row { grab, grab_now, .. } = &self.how else {
+            return Ok(Grab::Busy);
+        };
+        let sql = if wait { grab } else { grab_now };
+        let args = [name.as_str().into()];
+        for _ in 0..FIRST_USES {
+            let answer = loop {
+                match wire.exec(sql, &args).await {
+                    // The wait was long: once more. A deadlock ends the transaction, so it does not come here.
+                    Err(trouble) if wait && trouble.code == Some(WAITED) => {}
+                    answer => break answer,
+                }
+            };
+            match answer {
+                Ok(answer) if !answer.rows.is_empty() => {
+                    return Ok(Grab::Granted(peek(&answer, 0)));
+                }
+                // At READ COMMITTED what is not there is not locked either.
+                Ok(_) => self.first_use(link, name, limit).await?,
+                Err(trouble) if matches!(trouble.code, Some(WAITED | NO_WAIT)) => {
+                    return Ok(Grab::Busy);
+                }
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        Err(Trouble::strange(
+            "that the lock's row was removed again and again",
+        ))
+    }
+
+    /// Makes the rows of a name. Many do this at the same time: one of them wins, and for the others there is nothing to do (R54).
+    pub(super) async fn first_use(
+        &self,
+        link: &Link,
+        name: &Name,
+        limit: Duration,
+    ) -> Result<(), Trouble> {
+        let name = Arg::from(name.as_str());
+        let id = || Arg::from(fastrand::u64(1..));
+        let args = match self.how {
+            How::Row { .. } => vec![name.clone(), id(), id(), name],
+            How::Named { .. } => vec![name.clone(), id(), name],
+        };
+        link.call(Job::Exec(&self.first_use, &args), limit).await?;
+        Ok(())
+    }
+
+    /// The mark of the name, read on the connection that has the lock.
+    pub(super) async fn look(
+        &self,
+        wire: &mut Wire,
+        link: &Link,
+        name: &Name,
+        limit: Duration,
+    ) -> Result<Seen, Trouble> {
+        let args = [name.as_str().into()];
+        for _ in 0..FIRST_USES {
+            let answer = wire.exec(&self.marks.read, &args).await?;
+            if let Some(seen) = Seen::read(&answer)? {
+                return Ok(seen);
+            }
+            self.first_use(link, name, limit).await?;
+        }
+        Err(Trouble::strange(
+            "that the lock's mark was removed again and again",
+        ))
+    }
+
+    /// Changes a mark, for good: not in the transaction that has the lock. Tells how many rows it changed.
+    pub(super) async fn write(
+        &self,
+        wire: &mut Wire,
+        link: &Link,
+        sql: &str,
+        args: &[Arg<'_>],
+        limit: Duration,
+    ) -> Result<u64, Trouble> {
+        match self.how {
+            How::Row { .. } => Ok(link
+                .call(Job::Exec(sql, args), limit)
+                .await?
+                .answer
+                .affected),
+            How::Named { .. } => Ok(wire.exec(sql, args).await?.affected),
+        }
+    }
+
+    /// Clears the mark and gives the lock back; `false` when the hold was gone.
+    pub(super) async fn let_go(
+        &self,
+        wire: &mut Wire,
+        name: &Name,
+        mark: Mark,
+    ) -> Result<bool, Trouble> {
+        let clear = self.marks.clear(mark);
+        let cleared = match &self.how {
+            // The mark is cleared only if the lock is given back.
+            How::Row { .. } => wire.text(&format!("{clear}; COMMIT")).await?.affected,
+            How::Named { .. } => {
+                let give_back = self.give_back(name);
+                wire.text(&format!("{clear}; {give_back}")).await?.affected
+            }
+        };
+        Ok(cleared > 0)
+    }
+
+    /// Ends what a wish that was not granted has begun.
+    pub(super) async fn end_wait(&self, wire: &mut Wire) -> Result<(), Trouble> {
+        if matches!(self.how, How::Row { .. }) {
+            wire.text("ROLLBACK").await?;
+        }
+        Ok(())
+    }
+
+    /// Gives a lock back that was not claimed.
+    pub(super) async fn give_up(&self, wire: &mut Wire, name: &Name) -> Result<(), Trouble> {
+        wire.text(&self.give_back(name)).await?;
+        Ok(())
+    }
+
+    fn give_back(&self, name: &Name) -> String {
+        match &self.how {
+            How::Row { .. } => "ROLLBACK".to_owned(),
+            // The name is a digest, in letters and digits.
+            How::Named {
+                prefix, database, ..
+            } => format!("DO RELEASE_LOCK('{}')", advisory(prefix, database, name)),
+        }
+    }
+
+    /// Prepares all statements, so that they need no trip of their own later, and a missing permission shows at connect.
+    pub(super) async fn rehearse(&self, wire: &mut Wire, link: &Link) -> Result<(), Trouble> {
+        let marks = &self.marks;
+        let writes = [&marks.claim, &marks.dead, &marks.go_on];
+        let mut here = vec![&marks.read];
+        let mut there = vec![self.first_use.as_str(), marks.undo.as_str()];
+        match &self.how {
+            How::Row { grab, grab_now, .. } => {
+                here.extend([grab, grab_now]);
+                there.extend(writes.map(String::as_str));
+            }
+            How::Named { grab, .. } => {
+                here.push(grab);
+                here.extend(writes);
+            }
+        }
+        for sql in here {
+            wire.prepare(sql).await?;
+        }
+        link.rehearse(&there).await
+    }
+}
+
+fn peek(answer: &Answer, column: usize) -> Peek {
+    let text = answer.rows.first().and_then(|line| line.text(column));
+    Peek::parse(text.as_deref())
+}

@@ -1,0 +1,237 @@
+//! The mark of a name: who held it last, and whether it left in order.
+//!
+//! The server frees a lock the moment its connection ends, and the holder learns of that with its next question. So a holder writes a mark, and
+//! clears it just before it gives the lock back. Whoever gets the lock and finds the mark of another one waits until that one's last sign of
+//! life, which must be older than the grant, is good no more (C1). Every change of a mark advances its stamp, and whoever changes another's
+//! mark names the stamp it saw *while it had the lock*: a late request of one who has lost the lock changes nothing.
+
+use std::time::Duration;
+
+use dlock_core::{AttemptId, Name, Released};
+
+use crate::connect::{Answer, Arg};
+use crate::error::Trouble;
+use crate::key::micros;
+use crate::schema::statement;
+
+/// What names a hold: the mark and its token, which no other hold has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mark {
+    pub(super) id: u64,
+    pub(super) fence: u64,
+}
+
+/// A mark that can be claimed, as it was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    id: u64,
+    stamp: u64,
+    fence: u64,
+}
+
+impl Place {
+    /// The mark, once it is claimed.
+    pub(super) fn claimed(self) -> Mark {
+        Mark {
+            id: self.id,
+            fence: self.fence + 1,
+        }
+    }
+}
+
+/// What `…_grab.sql` tells about a mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Peek {
+    NeverUsed,
+    Free(Place),
+    /// The last holder may not have left in order.
+    Owned,
+}
+
+impl Peek {
+    pub(super) fn parse(text: Option<&str>) -> Self {
+        let Some(text) = text else {
+            return Self::NeverUsed;
+        };
+        let mut numbers = text.split(' ').map_while(|number| number.parse().ok());
+        match [(); 4].map(|()| numbers.next()) {
+            [Some(id), Some(stamp), Some(fence), Some(1)] => Self::Free(Place { id, stamp, fence }),
+            _ => Self::Owned,
+        }
+    }
+}
+
+/// A mark as it was seen.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    pub(super) place: Place,
+    owner: Option<Vec<u8>>,
+    pub(super) valid: Duration,
+    broken: bool,
+    pub(super) connection: u32,
+    pub(super) seated_for: Duration,
+    /// What is left of the time after which the owner certainly holds no more; `None` when nobody has begun to count.
+    pub(super) left: Option<Duration>,
+    freed: u64,
+    lost: u64,
+}
+
+impl Seen {
+    /// As `mark_read.sql` tells it; `None` when the name was never used.
+    pub(super) fn read(answer: &Answer) -> Result<Option<Self>, Trouble> {
+        let Some(line) = answer.rows.first() else {
+            return Ok(None);
+        };
+        let number = |column| {
+            line.number(column)
+                .ok_or_else(|| Trouble::strange("a mark without a number"))
+        };
+        Ok(Some(Self {
+            place: Place {
+                id: number(0)?,
+                stamp: number(1)?,
+                fence: number(2)?,
+            },
+            owner: line.bytes(3).map(<[u8]>::to_vec),
+            valid: Duration::from_micros(number(4)?),
+            broken: number(5)? != 0,
+            connection: u32::try_from(number(6)?).unwrap_or(0),
+            seated_for: Duration::from_secs(number(7)?),
+            left: line.number(8).map(Duration::from_micros),
+            freed: number(9)?,
+            lost: number(10)?,
+        }))
+    }
+
+    pub(super) fn is_free(&self) -> bool {
+        self.owner.is_none()
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    pub(super) fn is_of(&self, attempt: AttemptId) -> bool {
+        self.owner.as_deref() == Some(attempt.as_uuid().as_bytes())
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        Mark {
+            id: self.place.id,
+            fence: self.place.fence,
+        }
+    }
+
+    /// How a hold ended, if that is known.
+    pub(super) fn end_of(&self, mark: Mark) -> Option<Released> {
+        if self.freed == mark.fence {
+            Some(Released::Freed)
+        } else if self.lost == mark.fence || self.place.fence == mark.fence && self.broken {
+            Some(Released::AlreadyLost)
+        } else {
+            None
+        }
+    }
+
+    /// Whether a hold has not ended.
+    pub(super) fn is_live(&self, mark: Mark, attempt: AttemptId) -> bool {
+        self.is_of(attempt) && self.place.fence == mark.fence && !self.broken
+    }
+
+    pub(super) fn is_unchanged(&self, before: &Self) -> bool {
+        (self.place.id, self.place.stamp) == (before.place.id, before.place.stamp)
+    }
+}
+
+/// The statements on marks.
+#[derive(Debug)]
+pub(super) struct Marks {
+    pub(super) read: String,
+    pub(super) claim: String,
+    pub(super) go_on: String,
+    pub(super) dead: String,
+    pub(super) end: String,
+    pub(super) undo: String,
+    clear: String,
+}
+
+impl Marks {
+    pub(super) fn new(prefix: &str, table: &str) -> Self {
+        let one = |sql: &str| statement(sql, prefix).replace("{marks}", table);
+        Self {
+            read: one(include_str!("../sql/mark_read.sql")),
+            claim: one(include_str!("../sql/mark_claim.sql")),
+            go_on: one(include_str!("../sql/mark_move.sql")),
+            dead: one(include_str!("../sql/mark_dead.sql")),
+            end: one(include_str!("../sql/mark_break.sql")),
+            undo: one(include_str!("../sql/mark_undo.sql")),
+            clear: one(include_str!("../sql/mark_clear.sql")),
+        }
+    }
+
+    /// The text that clears a mark: numbers alone.
+    pub(super) fn clear(&self, mark: Mark) -> String {
+        self.clear
+            .replace("{id}", &mark.id.to_string())
+            .replace("{fence}", &mark.fence.to_string())
+    }
+}
+
+pub(super) fn claim_args<'a>(
+    attempt: &'a AttemptId,
+    valid: Duration,
+    connection: u32,
+    place: Place,
+) -> [Arg<'a>; 5] {
+    [
+        attempt.as_uuid().as_bytes().as_slice().into(),
+        micros(valid).into(),
+        u64::from(connection).into(),
+        place.id.into(),
+        place.stamp.into(),
+    ]
+}
+
+pub(super) fn place_args(place: Place) -> [Arg<'static>; 2] {
+    [place.id.into(), place.stamp.into()]
+}
+
+pub(super) fn move_args(connection: u32, place: Place) -> [Arg<'static>; 3] {
+    [
+        u64::from(connection).into(),
+        place.id.into(),
+        place.stamp.into(),
+    ]
+}
+
+pub(super) fn undo_args<'a>(name: &'a Name, attempt: &'a AttemptId) -> [Arg<'a>; 2] {
+    [
+        name.as_str().into(),
+        attempt.as_uuid().as_bytes().as_slice().into(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_mark_without_an_owner_can_be_claimed_at_once() {
+        let Peek::Free(place) = Peek::parse(Some("7 12 3 1")) else {
+            panic!("nobody has it");
+        };
+        assert_eq!((place.id, place.stamp, place.fence), (7, 12, 3));
+        assert_eq!(place.claimed().fence, 4);
+        assert_eq!(Peek::parse(Some("7 12 3 0")), Peek::Owned);
+        assert_eq!(Peek::parse(Some("7 12")), Peek::Owned);
+        assert_eq!(Peek::parse(None), Peek::NeverUsed);
+    }
+
+    #[test]
+    fn a_mark_is_cleared_by_numbers_alone() {
+        let sql = Marks::new("p_", "p_session_marks").clear(Mark { id: 4, fence: 9 });
+        assert!(sql.starts_with("UPDATE p_session_marks SET"), "{sql}");
+        assert!(sql.contains("WHERE id = 4 AND fence = 9"), "{sql}");
+        assert!(!sql.contains(['{', '}', '?']), "{sql}");
+    }
+}

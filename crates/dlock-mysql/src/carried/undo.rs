@@ -1,0 +1,146 @@
+//! The undo of an attempt, and the end of a hold by force.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use dlock_core::{Attempt, AttemptId, Mode, Name, Request, SystemClock};
+
+use super::line::Line;
+use super::mark::{Seen, place_args, undo_args};
+use super::{CarriedLocks, Seat};
+use crate::connect::Job;
+use crate::error::Trouble;
+
+/// How long an abandoned attempt is remembered.
+const REMEMBER: Duration = Duration::from_secs(300);
+/// How often a lock that was broken is asked for.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+/// How often the mark of a holder that is about to leave is looked at.
+const LOOKS: usize = 5;
+
+impl CarriedLocks {
+    /// Ends the connection of an attempt, and removes its mark.
+    pub(super) async fn undo(&self, request: &Request) -> Result<(), Trouble> {
+        let attempt = request.attempt();
+        remember_abandoned(attempt);
+        let Some(seat) = self.known().get(&attempt).cloned() else {
+            return Ok(());
+        };
+        let line = match &seat {
+            Seat::Asking(line) => *line,
+            Seat::Held(carrier) => {
+                let mut seated = carrier.seated.lock().await;
+                seated.wire.shut();
+                seated.line
+            }
+        };
+        let limit = request.trip_timeout();
+        self.end(line, limit).await?;
+        let args = undo_args(request.name(), &attempt);
+        self.link
+            .call(Job::Exec(&self.kind.marks.undo, &args), limit)
+            .await?;
+        self.known().remove(&attempt);
+        Ok(())
+    }
+
+    /// Breaks the mark, so that its holder cannot go on, ends its connection, and waits until the lock is free: as with any holder that did
+    /// not leave in order, that is when its last sign of life is good no more (C1).
+    pub(super) async fn free_by_force(&self, name: &Name) -> Result<bool, Trouble> {
+        let limit = self.config.answer_timeout;
+        let Some(seen) = self.break_mark(name, limit).await? else {
+            return Ok(false);
+        };
+        let line = Line::since(seen.connection, seen.seated_for);
+        self.end(line, limit).await?;
+        // It is broken now, whatever happens. The caller gets to know before its own time-out passes.
+        let patience = limit * 4 / 5;
+        if seen.valid < patience {
+            let _ = tokio::time::timeout(patience, self.until_free(name, &seen)).await;
+        }
+        Ok(true)
+    }
+
+    async fn break_mark(&self, name: &Name, limit: Duration) -> Result<Option<Seen>, Trouble> {
+        for _ in 0..LOOKS {
+            let Some(seen) = self.look_from_outside(name, limit).await? else {
+                return Ok(None);
+            };
+            if seen.is_free() {
+                return Ok(None);
+            }
+            if seen.is_broken() {
+                return Ok(Some(seen));
+            }
+            let args = place_args(seen.place);
+            let job = Job::Exec(&self.kind.marks.end, &args);
+            let told = self.link.call(job, limit).await?;
+            if told.answer.affected == 1 || told.again {
+                return Ok(Some(seen));
+            }
+        }
+        Err(Trouble::strange(
+            "that the lock's mark changed again and again",
+        ))
+    }
+
+    pub(super) async fn look_from_outside(
+        &self,
+        name: &Name,
+        limit: Duration,
+    ) -> Result<Option<Seen>, Trouble> {
+        let args = [name.as_str().into()];
+        let job = Job::Exec(&self.kind.marks.read, &args);
+        Seen::read(&self.link.call(job, limit).await?.answer)
+    }
+
+    /// Until the lock of a broken mark can be had, or somebody else has it.
+    async fn until_free(&self, name: &Name, broken: &Seen) {
+        let request = Request::new(name.clone(), Mode::Exclusive, Arc::new(SystemClock))
+            .with_trip_timeout(self.config.answer_timeout)
+            .with_lease(self.config.session_validity);
+        let outcome = async {
+            loop {
+                let pause = match self.take(&request, false).await? {
+                    Attempt::Held(lease) => return self.free(&lease).await.map(|_| ()),
+                    Attempt::Busy(busy) => busy.retry_after.unwrap_or(ASK_EVERY),
+                };
+                tokio::time::sleep(pause).await;
+                let seen = self.look_from_outside(name, self.config.answer_timeout);
+                let is_same =
+                    |seen: Seen| seen.mark().fence == broken.mark().fence && !seen.is_free();
+                if !seen.await?.is_some_and(is_same) {
+                    return Ok(());
+                }
+            }
+        };
+        let outcome: Result<(), Trouble> = outcome.await;
+        if let Err(trouble) = outcome {
+            tracing::debug!(?trouble, %name, "a lock was broken, and is not free yet");
+            if let Err(trouble) = self.undo(&request).await {
+                tracing::debug!(?trouble, %name, "an attempt was not undone");
+            }
+        }
+    }
+}
+
+/// Attempts that were abandoned. Requests of an attempt come from its process alone, and those under way end with their connection; so the
+/// process remembers it, for all clients in it.
+static ABANDONED: Mutex<VecDeque<(Instant, AttemptId)>> = Mutex::new(VecDeque::new());
+
+fn remember_abandoned(attempt: AttemptId) {
+    let mut abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
+    while abandoned
+        .front()
+        .is_some_and(|(since, _)| since.elapsed() > REMEMBER)
+    {
+        abandoned.pop_front();
+    }
+    abandoned.push_back((Instant::now(), attempt));
+}
+
+pub(super) fn is_abandoned(attempt: AttemptId) -> bool {
+    let abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
+    abandoned.iter().any(|(_, known)| *known == attempt)
+}

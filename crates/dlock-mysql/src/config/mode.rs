@@ -1,0 +1,37 @@
+use std::fmt;
+
+/// How locks are kept in the database. Every program that shares a lock must use the same mode and the same table prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum LockMode {
+    /// One row for each lock with the time until which it is held (R51). Waiters ask again with random pauses. The default:
+    /// few connections, read-write locks and semaphores, tokens that never start again.
+    #[default]
+    Lease,
+    /// A row with a unique key while the lock is held, and none while it is free (R50). Waiters ask again with random pauses.
+    Unique,
+    /// `SELECT … FOR UPDATE` on a connection of its own for each holder and each waiter (R52). The server queues the waiters and
+    /// wakes the next one at once; the lock is free when the connection ends.
+    Session,
+    /// `GET_LOCK` on a connection of its own for each holder and each waiter. As `Session`, but without tables and without a
+    /// token.
+    Advisory,
+}
+
+impl LockMode {
+    /// As it stands in a URL.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Lease => "lease",
+            Self::Unique => "unique",
+            Self::Session => "session",
+            Self::Advisory => "advisory",
+        }
+    }
+}
+
+impl fmt::Display for LockMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,189 @@
+//! URL -> settings.
+
+use std::path::PathBuf;
+
+use dlock_core::{BackendUrl, Error, Operation, Result};
+
+use super::{Config, LockMode};
+
+const PARAMETERS: &[&str] = &[
+    "answer_timeout",
+    "ca",
+    "cert",
+    "connect_timeout",
+    "connections",
+    "create_tables",
+    "key",
+    "max_sessions",
+    "mode",
+    "session_validity",
+    "table_prefix",
+    "tls",
+];
+
+impl Config {
+    /// Reads `mysql://user:password@host:port/database?mode=lease`.
+    ///
+    /// Parameters: `mode` (`lease`, `unique`, `session`, `advisory`), `table_prefix`, `create_tables`, `connections`,
+    /// `max_sessions`, `connect_timeout`, `answer_timeout`, `session_validity`, `tls`, `ca`, `cert` and `key` (files in PEM form): each
+    /// as the setting of that name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](dlock_core::ErrorKind::Invalid), naming the part that is wrong; never with a password in it.
+    pub fn from_url(url: &str) -> Result<Self> {
+        Self::parse(url).map_err(|error| {
+            error
+                .with_backend("mysql")
+                .with_operation(Operation::Configure)
+        })
+    }
+
+    fn parse(url: &str) -> Result<Self> {
+        let mut url = BackendUrl::parse(url)?;
+        if url.scheme() != "mysql" {
+            return Err(Error::invalid(format!(
+                "the URL's scheme is {:?}: this backend takes \"mysql\"",
+                url.scheme()
+            )));
+        }
+        let host = match url.hosts() {
+            [host] => host.clone(),
+            [] => {
+                return Err(Error::invalid(
+                    "the URL names no host: write mysql://user:password@host:port/database",
+                ));
+            }
+            _ => {
+                return Err(Error::invalid(
+                    "the URL names several hosts: all clients of a lock must use the same server, so give one",
+                ));
+            }
+        };
+        let database = url.path().trim_start_matches('/').to_owned();
+        if database.is_empty() || database.contains('/') {
+            return Err(Error::invalid(
+                "the URL names no database: write mysql://user:password@host:port/database",
+            ));
+        }
+        let mut config = Self::at(host, database);
+        config.user = url.user().map(str::to_owned);
+        config.password = url.password().map(str::to_owned);
+        config.take_parameters(&mut url)?;
+        url.finish(PARAMETERS)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn take_parameters(&mut self, url: &mut BackendUrl) -> Result<()> {
+        if let Some(mode) = url.take::<String>("mode")? {
+            self.mode = match mode.as_str() {
+                "lease" => LockMode::Lease,
+                "unique" => LockMode::Unique,
+                "session" => LockMode::Session,
+                "advisory" => LockMode::Advisory,
+                other => {
+                    return Err(Error::invalid(format!(
+                        "the URL's parameter mode={other:?} is wrong: it is lease, unique, session or advisory"
+                    )));
+                }
+            };
+        }
+        if let Some(prefix) = url.take("table_prefix")? {
+            self.table_prefix = prefix;
+        }
+        for (key, setting) in [
+            ("create_tables", &mut self.create_tables),
+            ("tls", &mut self.tls),
+        ] {
+            if let Some(on) = url.take(key)? {
+                *setting = on;
+            }
+        }
+        for (key, setting) in [
+            ("connections", &mut self.connections),
+            ("max_sessions", &mut self.max_sessions),
+        ] {
+            if let Some(number) = url.take(key)? {
+                *setting = number;
+            }
+        }
+        for (key, setting) in [
+            ("connect_timeout", &mut self.connect_timeout),
+            ("answer_timeout", &mut self.answer_timeout),
+            ("session_validity", &mut self.session_validity),
+        ] {
+            if let Some(value) = url.take_duration(key)? {
+                *setting = value;
+            }
+        }
+        self.ca = url.take::<String>("ca")?.map(PathBuf::from);
+        let cert: Option<String> = url.take("cert")?;
+        let key: Option<String> = url.take("key")?;
+        self.identity = match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert.into(), key.into())),
+            (None, None) => None,
+            _ => {
+                return Err(Error::invalid(
+                    "the URL's parameters cert and key belong together: give both or none",
+                ));
+            }
+        };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_url_sets_everything() {
+        let config = Config::from_url(
+            "mysql://app:s%40cret@db/shop?mode=session&table_prefix=l_&connections=3&max_sessions=9&connect_timeout=1s\
+             &answer_timeout=2s&session_validity=10s&create_tables=false",
+        )
+        .expect("a good URL");
+        assert_eq!(config.password.as_deref(), Some("s@cret"));
+        assert_eq!(config.mode(), LockMode::Session);
+        assert_eq!((config.connections, config.max_sessions), (3, 9));
+        assert_eq!(config.session_validity, Duration::from_secs(10));
+        assert!(!config.create_tables);
+        assert_eq!(
+            config.identity_text(),
+            "mysql://db:3306/shop?mode=session&table_prefix=l_"
+        );
+        assert!(!format!("{config:?}").contains("s@cret"));
+    }
+
+    #[test]
+    fn mistakes_are_named_without_secrets() {
+        for (url, expected) in [
+            ("redis://h/d", "takes \"mysql\""),
+            ("mysql:///d", "names no host"),
+            ("mysql://a,b/d", "names several hosts"),
+            ("mysql://u:s3cret@h", "names no database"),
+            ("mysql://u:s3cret@h/a/b", "names no database"),
+            (
+                "mysql://u:s3cret@h/d?mode=fast",
+                "lease, unique, session or advisory",
+            ),
+            ("mysql://u:s3cret@h/d?table_prefix=a-b", "table_prefix"),
+            ("mysql://u:s3cret@h/d?lease=3s", "not known to \"mysql\""),
+            ("mysql://u:s3cret@h/d?connections=0", "from 1 to 10000"),
+            (
+                "mysql://u:s3cret@h/d?session_validity=100ms",
+                "from 500ms to a day",
+            ),
+            ("mysql://u:s3cret@h/d?connect_timeout=0s", "at least 1ms"),
+            ("mysql://u:s3cret@h/d?cert=c", "belong together"),
+            ("mysql://u:s3cret@h/d?ca=c", "are for TLS"),
+        ] {
+            let text = Config::from_url(url).expect_err(url).to_string();
+            assert!(text.contains(expected), "{text}");
+            assert!(!text.contains("s3cret"), "{text}");
+        }
+    }
+}

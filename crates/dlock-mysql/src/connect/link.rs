@@ -1,0 +1,269 @@
+//! The connections that the calls of a client share.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use dlock_core::{Backoff, ErrorKind};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::value::{Answer, Arg};
+use super::wire::Wire;
+use crate::config::Config;
+use crate::error::Trouble;
+
+/// A connection that was idle for longer may be dead without a sign: it is asked first.
+const ASK_AFTER: Duration = Duration::from_secs(5);
+/// When a call takes this long before it is given up, the idle connections are not trusted either.
+const SUSPICIOUS: Duration = Duration::from_millis(250);
+const SHORTEST_RETRY: Duration = Duration::from_millis(1);
+const LONGEST_RETRY: Duration = Duration::from_millis(50);
+
+/// One call, told to [`Link::call`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Job<'a> {
+    /// A prepared statement.
+    Exec(&'a str, &'a [Arg<'a>]),
+    /// Arguments bound to variables, and several statements that use them.
+    Batch(&'a str, &'a [Arg<'a>], &'a str),
+    /// Text without arguments.
+    Text(&'a str),
+    /// A statement that is to be prepared, and not run.
+    Prepare(&'a str),
+}
+
+impl Job<'_> {
+    async fn run(self, wire: &mut Wire) -> Result<Answer, Trouble> {
+        match self {
+            Self::Exec(sql, args) => wire.exec(sql, args).await,
+            Self::Batch(bind, args, sql) => wire.batch(bind, args, sql).await,
+            Self::Text(sql) => wire.text(sql).await,
+            Self::Prepare(sql) => wire.prepare(sql).await.map(|()| Answer::default()),
+        }
+    }
+}
+
+/// The shared connections of one client.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pool: Arc<Pool>,
+    /// Bounds how many there are.
+    permits: Semaphore,
+}
+
+#[derive(Debug)]
+struct Pool {
+    config: Config,
+    setup: String,
+    idle: Mutex<Vec<Wire>>,
+    closed: AtomicBool,
+    /// Statements that every connection prepares when it is opened.
+    hot: OnceLock<Vec<String>>,
+}
+
+impl Link {
+    pub(crate) fn new(config: Config, setup: String) -> Self {
+        Self {
+            permits: Semaphore::new(config.connections),
+            pool: Arc::new(Pool {
+                config,
+                setup,
+                idle: Mutex::default(),
+                closed: AtomicBool::new(false),
+                hot: OnceLock::new(),
+            }),
+        }
+    }
+
+    /// Prepares the statements that are used most, here and on all later connections, so that they need no trip of their own, and a
+    /// missing permission shows now.
+    pub(crate) async fn rehearse(&self, hot: &[&str]) -> Result<(), Trouble> {
+        for sql in hot {
+            let prepare = self.call(Job::Prepare(sql), self.pool.config.connect_timeout);
+            let outcome = prepare.await;
+            outcome.map_err(|trouble| trouble.about("checking what we may do").unsent())?;
+        }
+        // The second call of a link would be a mistake, and a harmless one.
+        let _ = self
+            .pool
+            .hot
+            .set(hot.iter().map(|sql| (*sql).to_owned()).collect());
+        Ok(())
+    }
+
+    /// Runs one call within the time limit. A deadlock or a lock wait inside it is tried again, and so is a call on a connection that
+    /// turns out to have died: `again` tells the caller that the server may then have carried it out twice.
+    pub(crate) async fn call(&self, job: Job<'_>, limit: Duration) -> Result<Told, Trouble> {
+        self.call_within(job, limit.min(self.pool.config.answer_timeout))
+            .await
+    }
+
+    /// As [`call`](Link::call), also if it takes longer than answers usually do.
+    pub(crate) async fn call_within(&self, job: Job<'_>, limit: Duration) -> Result<Told, Trouble> {
+        let guard = Suspicion {
+            link: self,
+            started: Instant::now(),
+            done: false,
+        };
+        let outcome = tokio::time::timeout(limit, self.tries(job)).await;
+        match outcome {
+            Ok(told) => {
+                guard.clear();
+                told
+            }
+            Err(_) => Err(Trouble::new(
+                ErrorKind::TimedOut,
+                format!("the server did not answer within {limit:?}: is it overloaded or hung?"),
+            )),
+        }
+    }
+
+    async fn tries(&self, job: Job<'_>) -> Result<Told, Trouble> {
+        let mut backoff = Backoff::new(SHORTEST_RETRY, LONGEST_RETRY);
+        let mut again = false;
+        loop {
+            let Ok(permit) = self.permits.acquire().await else {
+                return Err(closed());
+            };
+            let (mut wire, fresh) = self
+                .wire()
+                .await
+                .map_err(|trouble| if again { trouble.in_doubt() } else { trouble })?;
+            match job.run(&mut wire).await {
+                Ok(answer) => {
+                    self.give_back(wire);
+                    return Ok(Told { answer, again });
+                }
+                Err(trouble) if trouble.contended => {
+                    if wire.is_open() {
+                        self.give_back(wire);
+                    }
+                }
+                Err(trouble) if trouble.broken && !fresh && !trouble.timed_out => {
+                    // The others are as old as this one.
+                    self.forget_idle();
+                    again = true;
+                    continue;
+                }
+                Err(trouble) => {
+                    if wire.is_open() {
+                        self.give_back(wire);
+                    }
+                    return Err(if again { trouble.in_doubt() } else { trouble });
+                }
+            }
+            drop(permit);
+            tokio::time::sleep(backoff.pause()).await;
+        }
+    }
+
+    /// An idle connection, or a new one (`true`).
+    async fn wire(&self) -> Result<(Wire, bool), Trouble> {
+        if self.pool.is_closed() {
+            return Err(closed());
+        }
+        let idle = self.pool.idle().pop();
+        if let Some(mut wire) = idle {
+            if wire.idle_for() < ASK_AFTER || wire.ping().await.is_ok() {
+                return Ok((wire, false));
+            }
+            self.forget_idle();
+        }
+        // In a task of its own: a caller that gives up must not make the next one begin again. With a slow server or a short limit
+        // there would never be a connection.
+        let (give, get) = oneshot::channel();
+        let pool = self.pool.clone();
+        tokio::spawn(async move {
+            let opened = pool.open().await;
+            if let Err(Ok(unwanted)) = give.send(opened) {
+                pool.put(unwanted);
+            }
+        });
+        match get.await {
+            Ok(opened) => Ok((opened?, true)),
+            Err(_) => Err(closed()),
+        }
+    }
+
+    fn give_back(&self, wire: Wire) {
+        self.pool.put(wire);
+    }
+
+    fn forget_idle(&self) {
+        // Dropped when the lock is free again: closing them spawns tasks.
+        let gone = std::mem::take(&mut *self.pool.idle());
+        drop(gone);
+    }
+
+    /// Ends all connections.
+    pub(crate) async fn close(&self) {
+        self.pool.closed.store(true, Ordering::Release);
+        self.permits.close();
+        let idle = std::mem::take(&mut *self.pool.idle());
+        let all = futures::future::join_all(idle.into_iter().map(Wire::close));
+        // A server that hangs must not keep us.
+        let _ = tokio::time::timeout(self.pool.config.connect_timeout, all).await;
+    }
+}
+
+impl Pool {
+    async fn open(&self) -> Result<Wire, Trouble> {
+        let mut wire = Wire::open(&self.config, &self.setup).await?;
+        for sql in self.hot.get().into_iter().flatten() {
+            // What is wrong with it shows when it is used.
+            let prepare = tokio::time::timeout(self.config.answer_timeout, wire.prepare(sql)).await;
+            if !matches!(prepare, Ok(Ok(()))) {
+                break;
+            }
+        }
+        Ok(wire)
+    }
+
+    fn put(&self, wire: Wire) {
+        let mut idle = self.idle();
+        if !self.is_closed() && wire.is_open() && idle.len() < self.config.connections {
+            idle.push(wire);
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Wire>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a call brought.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) answer: Answer,
+    /// A first try may have been carried out before this one.
+    pub(crate) again: bool,
+}
+
+fn closed() -> Trouble {
+    Trouble::new(ErrorKind::Closed, "the client was closed").unsent()
+}
+
+/// When a call is given up after a while, a silent network may be the cause: connections that are idle are then forgotten.
+struct Suspicion<'a> {
+    link: &'a Link,
+    started: Instant,
+    done: bool,
+}
+
+impl Suspicion<'_> {
+    fn clear(mut self) {
+        self.done = true;
+    }
+}
+
+impl Drop for Suspicion<'_> {
+    fn drop(&mut self) {
+        if !self.done && self.started.elapsed() >= SUSPICIOUS {
+            self.link.forget_idle();
+        }
+    }
+}

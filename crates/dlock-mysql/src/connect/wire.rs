@@ -1,0 +1,189 @@
+//! One connection.
+
+use std::time::{Duration, Instant};
+
+use dlock_core::ErrorKind;
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Params, Row, Statement, Value};
+
+use super::opts;
+use super::value::{Answer, Arg, lines};
+use crate::config::Config;
+use crate::error::Trouble;
+
+/// One connection. A call that fails in a way that leaves it in doubt, or that is dropped, closes it.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    conn: Option<Conn>,
+    id: u32,
+    used: Instant,
+    prepared: Prepared,
+}
+
+/// The statements that the server knows on a connection. The client's own cache reads the whole text again for each use.
+#[derive(Debug, Default)]
+struct Prepared(Vec<(Box<str>, Statement)>);
+
+impl Prepared {
+    async fn get(&mut self, conn: &mut Conn, sql: &str) -> Result<Statement, mysql_async::Error> {
+        if let Some((_, known)) = self.0.iter().find(|(text, _)| **text == *sql) {
+            return Ok(known.clone());
+        }
+        let statement = conn.prep(sql).await?;
+        self.0.push((sql.into(), statement.clone()));
+        Ok(statement)
+    }
+}
+
+impl Wire {
+    /// Connects, within the connect time-out. `setup` is run first thing.
+    pub(crate) async fn open(config: &Config, setup: &str) -> Result<Self, Trouble> {
+        let opts = opts(config, setup);
+        let limit = config.connect_timeout;
+        match tokio::time::timeout(limit, Conn::new(opts)).await {
+            Ok(Ok(conn)) => Ok(Self {
+                id: conn.id(),
+                conn: Some(conn),
+                used: Instant::now(),
+                prepared: Prepared::default(),
+            }),
+            Ok(Err(error)) => Err(Trouble::from(error).while_connecting()),
+            Err(_) => Err(Trouble::new(
+                ErrorKind::Unreachable,
+                format!(
+                    "no connection within {limit:?}: is the address right, and does the server answer?"
+                ),
+            )
+            .unsent()),
+        }
+    }
+
+    /// The server's number of this connection.
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.conn.is_some()
+    }
+
+    /// For how long nothing was asked on it.
+    pub(crate) fn idle_for(&self) -> Duration {
+        self.used.elapsed()
+    }
+
+    /// The connection under another owner; this one has none any more.
+    pub(crate) fn hand_over(&mut self) -> Option<Self> {
+        self.conn.take().map(|conn| Self {
+            conn: Some(conn),
+            id: self.id,
+            used: self.used,
+            prepared: std::mem::take(&mut self.prepared),
+        })
+    }
+
+    /// A prepared statement with bound arguments.
+    pub(crate) async fn exec(&mut self, sql: &str, args: &[Arg<'_>]) -> Result<Answer, Trouble> {
+        let params = if args.is_empty() {
+            Params::Empty
+        } else {
+            Params::Positional(args.iter().map(Value::from).collect())
+        };
+        let mut conn = self.take()?;
+        let answer = async {
+            let statement = self.prepared.get(&mut conn, sql).await?;
+            let result = conn.exec_iter(statement, params).await?;
+            let affected = result.affected_rows();
+            let id = result.last_insert_id().unwrap_or(0);
+            let rows = result.collect_and_drop::<Row>().await?;
+            Ok::<_, mysql_async::Error>(Answer {
+                affected,
+                id,
+                rows: lines(rows),
+            })
+        };
+        let answer = answer.await.map_err(Trouble::from);
+        self.put_back(conn, answer)
+    }
+
+    /// Makes a statement known to the server, which checks what we may do.
+    pub(crate) async fn prepare(&mut self, sql: &str) -> Result<(), Trouble> {
+        let mut conn = self.take()?;
+        let answer = self.prepared.get(&mut conn, sql).await;
+        self.put_back(conn, answer.map(|_| ()).map_err(Trouble::from))
+    }
+
+    /// Text without arguments, of one statement or several: the rows of the last one that has any, and what all of them changed.
+    pub(crate) async fn text(&mut self, sql: &str) -> Result<Answer, Trouble> {
+        let mut conn = self.take()?;
+        let answer = async {
+            let mut result = conn.query_iter(sql).await?;
+            let mut answer = Answer::default();
+            while !result.is_empty() || result.columns().is_some() {
+                if result.columns_ref().is_empty() {
+                    answer.affected += result.affected_rows();
+                }
+                let rows: Vec<Row> = result.collect().await?;
+                if !rows.is_empty() {
+                    answer.rows = lines(rows);
+                }
+            }
+            result.drop_result().await?;
+            Ok::<_, mysql_async::Error>(answer)
+        };
+        let answer = answer.await.map_err(Trouble::from);
+        self.put_back(conn, answer)
+    }
+
+    /// Several statements as one request, with arguments bound to variables in a request before. When one of them fails, the
+    /// connection is closed, and with it goes whatever the others had begun.
+    pub(crate) async fn batch(
+        &mut self,
+        bind: &str,
+        args: &[Arg<'_>],
+        sql: &str,
+    ) -> Result<Answer, Trouble> {
+        self.exec(bind, args).await?;
+        let answer = self.text(sql).await;
+        if answer.is_err() {
+            self.conn = None;
+        }
+        answer
+    }
+
+    /// Closes it without a word, so that whatever it holds at the server ends.
+    pub(crate) fn shut(&mut self) {
+        self.conn = None;
+    }
+
+    /// Proves that the connection lives.
+    pub(crate) async fn ping(&mut self) -> Result<(), Trouble> {
+        let mut conn = self.take()?;
+        let answer = conn.ping().await.map_err(Trouble::from);
+        self.put_back(conn, answer)
+    }
+
+    /// Ends it in order.
+    pub(crate) async fn close(mut self) {
+        if let Some(conn) = self.conn.take() {
+            // The server may have closed it before.
+            let _ = conn.disconnect().await;
+        }
+    }
+
+    fn take(&mut self) -> Result<Conn, Trouble> {
+        self.conn.take().ok_or_else(Trouble::gone)
+    }
+
+    fn put_back<T>(&mut self, conn: Conn, answer: Result<T, Trouble>) -> Result<T, Trouble> {
+        let keep = match &answer {
+            Ok(_) => true,
+            Err(trouble) => !trouble.broken,
+        };
+        if keep {
+            self.conn = Some(conn);
+            self.used = Instant::now();
+        }
+        answer
+    }
+}

@@ -1,0 +1,307 @@
+//! Client error -> [`dlock_core::Error`].
+
+use dlock_core::{Error, ErrorKind, HeldNow};
+use mysql_async::{DriverError, Error as MySqlError, IoError};
+
+/// What befell one call.
+#[derive(Debug)]
+pub(crate) struct Trouble {
+    pub(crate) kind: ErrorKind,
+    message: String,
+    retryable: bool,
+    /// Whether the server may have done what was asked.
+    sent: bool,
+    /// Whether the connection can no longer be used.
+    pub(crate) broken: bool,
+    /// A deadlock or a lock wait: the server undid the statement, and it can be tried again at once.
+    pub(crate) contended: bool,
+    pub(crate) timed_out: bool,
+    /// The server's number for it, if it is the server's.
+    pub(crate) code: Option<u16>,
+    source: Option<MySqlError>,
+}
+
+impl Trouble {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            retryable: kind.is_retryable(),
+            sent: true,
+            broken: false,
+            contended: false,
+            timed_out: kind == ErrorKind::TimedOut,
+            code: None,
+            source: None,
+        }
+    }
+
+    /// The connection has ended before.
+    pub(crate) fn gone() -> Self {
+        let mut gone = Self::new(ErrorKind::Unreachable, "the connection has ended");
+        gone.broken = true;
+        gone
+    }
+
+    /// An answer that none of our statements gives.
+    pub(crate) fn strange(what: &str) -> Self {
+        Self::new(
+            ErrorKind::Store,
+            format!("the server answered {what}: does another program change the tables?"),
+        )
+    }
+
+    /// It is certain that the server did nothing.
+    #[must_use]
+    pub(crate) fn unsent(mut self) -> Self {
+        self.sent = false;
+        self
+    }
+
+    /// An earlier try may have been carried out.
+    #[must_use]
+    pub(crate) fn in_doubt(mut self) -> Self {
+        self.sent = true;
+        self
+    }
+
+    /// Whether it is certain that the server did nothing.
+    pub(crate) fn is_unsent(&self) -> bool {
+        !self.sent
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Says what for.
+    #[must_use]
+    pub(crate) fn about(mut self, what: &str) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
+    /// It happened before anything was asked.
+    #[must_use]
+    pub(crate) fn while_connecting(mut self) -> Self {
+        let stranger = match &self.source {
+            Some(MySqlError::Driver(driver)) => {
+                self.kind == ErrorKind::Unreachable
+                    && !matches!(driver, DriverError::ConnectionClosed)
+            }
+            Some(MySqlError::Other(_)) => true,
+            // The client's way to say that it does not understand a packet.
+            Some(MySqlError::Io(IoError::Io(io))) => matches!(
+                io.kind(),
+                std::io::ErrorKind::Other | std::io::ErrorKind::InvalidData
+            ),
+            _ => false,
+        };
+        if stranger {
+            self.kind = ErrorKind::Invalid;
+            self.retryable = false;
+            self.message = format!(
+                "what listens there does not speak like MySQL: check host and port ({})",
+                self.message
+            );
+        }
+        self.unsent()
+    }
+}
+
+impl From<Trouble> for Error {
+    fn from(trouble: Trouble) -> Self {
+        let mut error = Self::new(trouble.kind, trouble.message).with_retryable(trouble.retryable);
+        if !trouble.sent {
+            error = error.with_held(HeldNow::No);
+        }
+        match trouble.source {
+            Some(source) => error.with_source(source),
+            None => error,
+        }
+    }
+}
+
+impl From<MySqlError> for Trouble {
+    fn from(error: MySqlError) -> Self {
+        let text = error.to_string();
+        let mut trouble = match &error {
+            MySqlError::Server(server) => {
+                let (kind, advice) = classify(server.code);
+                let mut trouble = Self::new(kind, with_advice(advice, &text));
+                trouble.code = Some(server.code);
+                trouble.broken = is_broken(server.code);
+                trouble.contended = is_contended(server.code);
+                // What fails with an error of the server's was undone by it, unless it is the connection that failed.
+                trouble.sent = trouble.broken;
+                trouble
+            }
+            MySqlError::Io(IoError::Io(io)) => {
+                let advice = match io.kind() {
+                    std::io::ErrorKind::ConnectionRefused => {
+                        "nobody listens there: is the server running?"
+                    }
+                    _ => "the connection failed",
+                };
+                Self::new(ErrorKind::Unreachable, with_advice(advice, &text))
+            }
+            #[cfg(feature = "tls")]
+            MySqlError::Io(IoError::Tls(_)) => Self::new(
+                ErrorKind::Denied,
+                with_advice(
+                    "no TLS with this server: check its certificate and the setting ca",
+                    &text,
+                ),
+            ),
+            MySqlError::Driver(DriverError::ConnectionClosed) => {
+                Self::new(ErrorKind::Unreachable, "the server closed the connection")
+            }
+            MySqlError::Driver(DriverError::NoClientSslFlagFromServer) => Self::new(
+                ErrorKind::Denied,
+                "the server does not offer TLS: configure it there, or leave the setting tls out",
+            ),
+            _ => Self::new(ErrorKind::Unreachable, text),
+        };
+        if !matches!(error, MySqlError::Server(_)) {
+            trouble.broken = true;
+        }
+        trouble.source = Some(error);
+        trouble
+    }
+}
+
+fn with_advice(advice: &str, text: &str) -> String {
+    if advice.is_empty() {
+        return text.to_owned();
+    }
+    format!("{advice} ({text})")
+}
+
+/// The kind, and what to tell a person.
+fn classify(code: u16) -> (ErrorKind, &'static str) {
+    match code {
+        1044 | 1045 | 1698 | 3118 | 4151 => (
+            ErrorKind::Denied,
+            "the server refused the login: check user, password and the rights on the database",
+        ),
+        1142 | 1143 | 1227 | 1370 => (
+            ErrorKind::Denied,
+            "the user lacks a permission: see dlock_mysql::migration for the tables",
+        ),
+        1251 | 1862 | 1820 => (ErrorKind::Denied, "the server wants another kind of login"),
+        1046 | 1049 => (
+            ErrorKind::Invalid,
+            "the database does not exist: create it, or correct the URL",
+        ),
+        1040 | 1203 | 1226 => (
+            ErrorKind::Store,
+            "the server has no connection left: raise its max_connections, or lower the setting connections",
+        ),
+        1129 => (
+            ErrorKind::Denied,
+            "the server has locked this host out: FLUSH HOSTS there",
+        ),
+        1146 => (
+            ErrorKind::Store,
+            "a table is missing: connect once with the right to create tables, or run dlock_mysql::migration",
+        ),
+        1205 | 1213 | 3058 | 3572 => (ErrorKind::Store, "others held the rows for too long"),
+        1290 | 1792 | 1836 | 3100 => (
+            ErrorKind::Unreachable,
+            "the server takes no writes: was it demoted?",
+        ),
+        1047 => (
+            ErrorKind::Unreachable,
+            "the node is not part of its cluster now",
+        ),
+        1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1927 | 2006 | 2013 | 4031 => {
+            (ErrorKind::Unreachable, "the server ended the connection")
+        }
+        _ => (ErrorKind::Store, ""),
+    }
+}
+
+fn is_broken(code: u16) -> bool {
+    classify(code).0 == ErrorKind::Unreachable
+}
+
+fn is_contended(code: u16) -> bool {
+    matches!(code, 1205 | 1213 | 3058)
+}
+
+#[cfg(test)]
+mod tests {
+    use mysql_async::ServerError;
+
+    use super::*;
+
+    fn server(code: u16) -> Trouble {
+        Trouble::from(MySqlError::Server(ServerError {
+            code,
+            message: "said the server".to_owned(),
+            state: "HY000".to_owned(),
+        }))
+    }
+
+    #[test]
+    fn every_code_has_its_kind() {
+        use ErrorKind::{Denied, Invalid, Store, Unreachable};
+        for (code, kind, retryable, broken, contended) in [
+            (1045, Denied, false, false, false),
+            (1044, Denied, false, false, false),
+            (1142, Denied, false, false, false),
+            (1049, Invalid, false, false, false),
+            (1040, Store, true, false, false),
+            (1146, Store, true, false, false),
+            (1205, Store, true, false, true),
+            (1213, Store, true, false, true),
+            (3058, Store, true, false, true),
+            (3572, Store, true, false, false),
+            (1290, Unreachable, true, true, false),
+            (1927, Unreachable, true, true, false),
+            (4031, Unreachable, true, true, false),
+            (1064, Store, true, false, false),
+        ] {
+            let trouble = server(code);
+            assert_eq!(trouble.kind, kind, "{code}");
+            assert_eq!(trouble.broken, broken, "{code}");
+            assert_eq!(trouble.contended, contended, "{code}");
+            let error = Error::from(trouble);
+            assert_eq!(error.is_retryable(), retryable, "{code}");
+            let held = if broken {
+                HeldNow::Unknown
+            } else {
+                HeldNow::No
+            };
+            assert_eq!(error.held_now(), held, "{code}");
+            assert!(error.message().contains("said the server"), "{error}");
+        }
+    }
+
+    #[test]
+    fn broken_connections_are_unreachable_and_in_doubt() {
+        let io = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        let trouble = Trouble::from(MySqlError::Io(IoError::Io(io)));
+        assert!(trouble.broken);
+        let error = Error::from(trouble);
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        assert_eq!(error.held_now(), HeldNow::Unknown);
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let trouble = Trouble::from(MySqlError::Io(IoError::Io(refused))).while_connecting();
+        let error = Error::from(trouble);
+        assert!(
+            error.message().contains("is the server running?"),
+            "{error}"
+        );
+        assert_eq!(error.held_now(), HeldNow::No);
+    }
+
+    #[test]
+    fn a_stranger_on_the_port_is_a_mistake_in_the_settings() {
+        let trouble =
+            Trouble::from(MySqlError::Driver(DriverError::PacketOutOfOrder)).while_connecting();
+        let error = Error::from(trouble);
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.message().contains("check host and port"), "{error}");
+    }
+}

@@ -1,0 +1,76 @@
+//! Lock name -> what stands in the database.
+
+use std::time::Duration;
+
+use dlock_core::{Error, Name, Result};
+use sha2::{Digest, Sha256};
+
+const LONGEST_PREFIX: usize = 40;
+
+/// A prefix becomes part of SQL, so it is checked here and never quoted.
+pub(crate) fn check_prefix(prefix: &str) -> Result<()> {
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if prefix.len() > LONGEST_PREFIX
+        || !prefix.chars().all(good)
+        || prefix.starts_with(|c: char| c.is_ascii_digit())
+    {
+        return Err(Error::invalid(format!(
+            "table_prefix is {prefix:?}: it must be at most {LONGEST_PREFIX} letters, digits and '_', and not begin with a digit"
+        )));
+    }
+    Ok(())
+}
+
+/// A duration as it stands in a row.
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The name for `GET_LOCK`: its names belong to the whole server, have at most 64 characters, and differ in more than case only if their
+/// bytes do. So it is always a digest, of the prefix and the name, in letters and digits of one case.
+pub(crate) fn advisory(prefix: &str, database: &str, name: &Name) -> String {
+    let mut digest = Sha256::new();
+    // Neither holds a zero, so no two triples look the same.
+    for part in [database, "\0", prefix, "\0", name.as_str()] {
+        digest.update(part.as_bytes());
+    }
+    let hex: String = digest
+        .finalize()
+        .iter()
+        .take(28)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!("dlock:{hex}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advisory_names_are_short_and_keep_names_apart() {
+        let name = |text: &str| Name::new(text).expect("a good name");
+        let long = "x".repeat(255);
+        let all: std::collections::HashSet<String> =
+            ["a", "A", "a ", " a", "ä", &long, &long[..254]]
+                .iter()
+                .map(|text| advisory("p_", "d", &name(text)))
+                .chain([
+                    advisory("p_", "e", &name("a")),
+                    advisory("q_", "d", &name("a")),
+                ])
+                .collect();
+        assert_eq!(all.len(), 9);
+        assert!(all.iter().all(|text| text.len() <= 64), "{all:?}");
+    }
+
+    #[test]
+    fn only_plain_prefixes_get_into_sql() {
+        for good in ["", "dlock_", "Locks2_", "a".repeat(40).as_str()] {
+            check_prefix(good).expect(good);
+        }
+        for bad in ["a b", "a`", "a;", "ä", "1a", "a.b", "a".repeat(41).as_str()] {
+            check_prefix(bad).expect_err(bad);
+        }
+    }
+}

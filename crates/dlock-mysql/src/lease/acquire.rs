@@ -1,0 +1,196 @@
+//! One attempt, and its undo.
+
+use std::time::Duration;
+
+use dlock_core::{Attempt, Busy, ErrorKind, Lease, Mode, Name, Request};
+
+use super::LeaseLocks;
+use crate::connect::{Arg, Job};
+use crate::error::Trouble;
+use crate::key::micros;
+
+/// In the answer of `lease_acquire_closely.sql`: others hold the lock, and the rest is the time until their lease ends.
+const BUSY: u64 = 1 << 62;
+/// The attempt was abandoned.
+const ABANDONED: u64 = 1 << 61;
+
+/// Binds what `holders_acquire.sql` uses.
+const BIND: &str = "SET @dlock_name = ?, @dlock_attempt = ?, @dlock_permits = ?, @dlock_label = ?, @dlock_lease = ?";
+
+impl LeaseLocks {
+    /// Takes the lock alone: one statement when it is free. What else there may be is told by a second one.
+    pub(super) async fn take(&self, request: &Request) -> Result<Attempt, Trouble> {
+        let attempt = request.attempt();
+        let owner = Arg::from(attempt.as_uuid().as_bytes().as_slice());
+        let (label, name) = (
+            Arg::from(request.label()),
+            Arg::from(request.name().as_str()),
+        );
+        let lease = Arg::from(micros(request.lease()));
+        let limit = request.trip_timeout();
+        if request.is_contended() {
+            // One that waits looks first: an update would lock the row, and keep its holder from giving it back.
+            let args = [name.clone(), owner.clone()];
+            let told = self.link.call(Job::Exec(&self.sql.peek, &args), limit);
+            if let Some(left) = told.await?.answer.first_number() {
+                return Ok(busy(Some(Duration::from_micros(left))));
+            }
+        }
+        let args = [
+            owner.clone(),
+            label.clone(),
+            lease.clone(),
+            lease.clone(),
+            name.clone(),
+        ];
+        let sent = request.now();
+        let acquire = Job::Exec(&self.sql.acquire, &args);
+        let told = self.link.call(acquire, limit).await?;
+        if told.answer.affected == 1 {
+            let lease = Lease::new(request, sent).with_token(told.answer.id);
+            return Ok(Attempt::Held(lease));
+        }
+        let args = [
+            owner.clone(),
+            owner.clone(),
+            owner.clone(),
+            label,
+            lease.clone(),
+            owner,
+            lease,
+            name,
+        ];
+        for _ in 0..FIRST_USES {
+            let sent = request.now();
+            let acquire = Job::Exec(&self.sql.acquire_closely, &args);
+            let id = self.link.call(acquire, limit).await?.answer.id;
+            if id == 0 {
+                self.first_use(request.name(), limit).await?;
+            } else if id & BUSY == 0 {
+                return Ok(Attempt::Held(Lease::new(request, sent).with_token(id)));
+            } else if id & ABANDONED != 0 {
+                return Err(abandoned());
+            } else {
+                let left = Duration::from_micros(id & !BUSY);
+                return Ok(busy((!left.is_zero()).then_some(left)));
+            }
+        }
+        Err(no_row())
+    }
+
+    /// Takes a part of the lock: a shared hold (0), or one of `permits`.
+    pub(super) async fn take_part(
+        &self,
+        request: &Request,
+        permits: u32,
+    ) -> Result<Attempt, Trouble> {
+        let attempt = request.attempt();
+        let args = [
+            request.name().as_str().into(),
+            attempt.as_uuid().as_bytes().as_slice().into(),
+            u64::from(permits).into(),
+            request.label().into(),
+            micros(request.lease()).into(),
+        ];
+        let acquire = Job::Batch(BIND, &args, &self.sql.part_acquire);
+        for _ in 0..FIRST_USES {
+            let sent = request.now();
+            let answer = self
+                .link
+                .call(acquire, request.trip_timeout())
+                .await?
+                .answer;
+            let Some(line) = answer.rows.first() else {
+                return Err(Trouble::strange("nothing"));
+            };
+            if let Some(token) = line.number(1) {
+                return Ok(Attempt::Held(Lease::new(request, sent).with_token(token)));
+            }
+            if line.number(2) != Some(0) {
+                return Err(abandoned());
+            }
+            match line.number(3) {
+                Some(used) if permits > 0 => return Err(another_limit(used, request.mode())),
+                _ => {}
+            }
+            if line.number(0) == Some(0) {
+                self.first_use(request.name(), request.trip_timeout())
+                    .await?;
+                continue;
+            }
+            return Ok(busy(line.number(4).map(Duration::from_micros)));
+        }
+        Err(no_row())
+    }
+
+    /// Makes the row of a name. Many do this at the same time: one of them wins, and for the others there is nothing to do (R54).
+    async fn first_use(&self, name: &Name, limit: Duration) -> Result<(), Trouble> {
+        let args = [name.as_str().into()];
+        let insert = Job::Exec(&self.sql.first_use, &args);
+        self.link.call(insert, limit).await?;
+        Ok(())
+    }
+
+    /// Removes what an attempt left. The marker comes first, then the word in the row that makes others look for it: see
+    /// `lease_acquire_closely.sql`. The row is made if it is not there, so that nobody makes it without that word.
+    pub(super) async fn undo(&self, request: &Request) -> Result<(), Trouble> {
+        let limit = request.trip_timeout();
+        let attempt = request.attempt();
+        let name = Arg::from(request.name().as_str());
+        let owner = Arg::from(attempt.as_uuid().as_bytes().as_slice());
+        let (mark, part) = ([owner.clone()], [name.clone(), owner.clone()]);
+        let whole = [owner.clone(), owner, name];
+        self.link
+            .call(Job::Exec(&self.sql.mark, &mark), limit)
+            .await?;
+        for _ in 0..FIRST_USES {
+            let undo = Job::Exec(&self.sql.undo, &whole);
+            if self.link.call(undo, limit).await?.answer.affected > 0 {
+                break;
+            }
+            self.first_use(request.name(), limit).await?;
+        }
+        // An exclusive hold may have become a shared one.
+        self.link
+            .call(Job::Exec(&self.sql.part_undo, &part), limit)
+            .await?;
+        // It is undone; the rest is for order's sake, and is tried again by the next one.
+        if let Err(trouble) = self
+            .link
+            .call(Job::Exec(&self.sql.forget, &[]), limit)
+            .await
+        {
+            tracing::debug!(?trouble, "old markers were not removed");
+        }
+        Ok(())
+    }
+}
+
+/// A row can be swept between its making and its use, but hardly this often.
+const FIRST_USES: usize = 5;
+
+fn busy(retry_after: Option<Duration>) -> Attempt {
+    Attempt::Busy(Busy { retry_after })
+}
+
+fn abandoned() -> Trouble {
+    Trouble::new(
+        ErrorKind::Store,
+        "this attempt was abandoned: make a new one",
+    )
+    .unsent()
+}
+
+fn no_row() -> Trouble {
+    Trouble::strange("that the lock's row was removed again and again").unsent()
+}
+
+fn another_limit(used: u64, mode: Mode) -> Trouble {
+    Trouble::new(
+        ErrorKind::Conflict,
+        format!(
+            "this semaphore is in use with {used} permits, not as {mode}: everybody must give the same limit"
+        ),
+    )
+    .unsent()
+}

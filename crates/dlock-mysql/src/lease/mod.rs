@@ -1,0 +1,126 @@
+//! Mode `lease`: one row for each lock, with the time until which it is held (R51).
+
+mod acquire;
+mod inspect;
+mod release;
+mod renew;
+mod statements;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dlock_core::{
+    Attempt, Backend, Capabilities, Error, ErrorKind, Lease, Liveness, LockInfo, Mode, Name, Reach,
+    Released, Renewal, Request, Result, WakeUp,
+};
+
+use self::statements::Statements;
+use crate::config::Config;
+use crate::connect::Link;
+use crate::error::Trouble;
+
+/// The longest pause between two questions of a waiter.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+#[derive(Debug)]
+pub(crate) struct LeaseLocks {
+    link: Arc<Link>,
+    sql: Statements,
+    /// For calls without a limit of their own.
+    limit: Duration,
+    capabilities: Capabilities,
+    identity: String,
+}
+
+impl LeaseLocks {
+    pub(crate) fn new(link: Arc<Link>, config: &Config) -> Self {
+        let mut capabilities = Capabilities::new("mysql");
+        capabilities.fencing = true;
+        capabilities.wake_up = WakeUp::Poll {
+            longest: LONGEST_PAUSE,
+        };
+        capabilities.liveness = Liveness::Lease;
+        capabilities.reach = Reach::Network;
+        capabilities.shared = true;
+        capabilities.downgrade = true;
+        capabilities.permits = true;
+        capabilities.inspect = true;
+        capabilities.break_lock = true;
+        capabilities.durability = "a hold is a committed row: it survives a restart of the server as far as \
+             innodb_flush_log_at_trx_commit allows, and a fail-over as far as the replica has received it";
+        Self {
+            link,
+            sql: Statements::new(&config.table_prefix),
+            limit: config.answer_timeout,
+            capabilities,
+            identity: config.identity_text(),
+        }
+    }
+
+    pub(crate) async fn rehearse(&self) -> Result<(), Trouble> {
+        let sql = &self.sql;
+        let mut hot = vec![sql.acquire.as_str(), &sql.acquire_closely];
+        hot.extend([sql.release.as_str(), &sql.first_use, &sql.peek]);
+        hot.extend(sql.extend.of_one());
+        self.link.rehearse(&hot).await
+    }
+}
+
+#[async_trait]
+impl Backend for LeaseLocks {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        Ok(match request.mode() {
+            Mode::Exclusive => self.take(request).await?,
+            Mode::Shared => self.take_part(request, 0).await?,
+            Mode::Permit { limit } => self.take_part(request, limit).await?,
+        })
+    }
+
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        self.extend(leases).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<Released> {
+        Ok(self.free(lease).await?)
+    }
+
+    async fn abandon(&self, request: &Request) -> Result<()> {
+        Ok(self.undo(request).await?)
+    }
+
+    async fn downgrade(&self, lease: &Lease) -> Result<()> {
+        if self.share(lease).await? {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Lost,
+            "the hold is gone, so there is nothing to downgrade",
+        ))
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
+        Ok(self.look(name).await?)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        Ok(self.look_at_all(prefix).await?)
+    }
+
+    async fn break_lock(&self, name: &Name) -> Result<bool> {
+        Ok(self.free_by_force(name).await?)
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.link.close().await;
+        Ok(())
+    }
+}

@@ -1,0 +1,22 @@
+#![doc = include_str!("../README.md")]
+
+mod backend;
+mod carried;
+mod config;
+mod connect;
+mod error;
+pub mod fenced;
+mod inspect;
+mod key;
+mod lease;
+pub mod optimistic;
+mod renew;
+mod schema;
+mod server;
+mod unique;
+
+pub use backend::MySqlBackend;
+pub use config::{Config, LockMode};
+/// The client crate whose connections and transactions [`fenced`] and [`optimistic`] take.
+pub use mysql_async;
+pub use schema::migration;

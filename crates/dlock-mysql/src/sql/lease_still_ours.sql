@@ -1,0 +1,5 @@
+-- Which holds of a batch are still there, when a renewal did not find them all.
+-- arguments  names, attempts
+-- returns    attempts
+SELECT owner FROM {prefix}locks
+WHERE name IN ({list}) AND owner IN ({list}) AND expires_at > UTC_TIMESTAMP(6)

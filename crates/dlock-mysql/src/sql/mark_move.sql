@@ -1,0 +1,4 @@
+-- A holder goes on with another connection, if the mark is as it was seen.
+-- arguments  connection, id, stamp
+-- returns    affected rows
+UPDATE {marks} SET stamp = stamp + 1, connection = ?, seated_at = UTC_TIMESTAMP(6), dead_at = NULL WHERE id = ? AND stamp = ?

@@ -1,0 +1,216 @@
+//! The whole conformance suite against MySQL or MariaDB, in each mode.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod mysql_support;
+
+use std::process::ExitCode;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::time::Duration;
+
+use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, Timings, async_trait};
+use dlock_core::{Backend, Error, ErrorKind, Name, Result};
+use dlock_mysql::Config;
+use integration_tests::{Direction, Endpoint, FaultProxy, MariaDb};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Opts};
+use mysql_support::{plain, with};
+
+fn main() -> ExitCode {
+    if let Some(code) = dlock_conformance::process::serve(async |url| open(url).await) {
+        return code;
+    }
+    let modes = [
+        ("lease", Ability::ALL),
+        ("unique", Ability::ALL),
+        ("session", CONNECTED),
+        ("advisory", CONNECTED),
+    ];
+    let stores =
+        modes.map(|(mode, abilities)| -> Arc<dyn Harness> { Arc::new(Store { mode, abilities }) });
+    dlock_conformance::main_all(stores.to_vec())
+}
+
+/// The cases have runtimes of their own; what the server needs outlives them here.
+static RUNTIME: LazyLock<tokio::runtime::Runtime> =
+    LazyLock::new(|| tokio::runtime::Runtime::new().expect("a runtime"));
+
+/// The server's URL, once it runs.
+static URL: OnceLock<String> = OnceLock::new();
+
+static KEPT: Mutex<Vec<Arc<FaultProxy>>> = Mutex::new(Vec::new());
+
+/// The shared server, with the locks of one mode.
+struct Store {
+    mode: &'static str,
+    abilities: &'static [Ability],
+}
+
+/// A session has no time at the server that could be set back; the suite breaks the lock instead.
+const CONNECTED: &[Ability] = &[
+    Ability::Cut,
+    Ability::Hang,
+    Ability::LoseReply,
+    Ability::DelayReplies,
+    Ability::Residue,
+];
+
+async fn server() -> Result<&'static Endpoint<MariaDb>> {
+    let started = RUNTIME.spawn(integration_tests::mysql()).await;
+    let server = started.expect("the server's task").map_err(broken)?;
+    URL.get_or_init(|| server.url().to_owned());
+    Ok(server)
+}
+
+async fn open(url: &str) -> Result<Arc<dyn Backend>> {
+    Ok(Arc::new(Config::from_url(url)?.connect().await?))
+}
+
+fn broken(error: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Store, format!("the test's own server: {error}"))
+}
+
+impl Store {
+    fn with_mode(&self, url: &str) -> String {
+        // Each mode has its own tables, as if the server were another one.
+        let mode = self.mode;
+        with(
+            url,
+            &format!("mode={mode}&table_prefix=c_{mode}_&session_validity=2s"),
+        )
+    }
+
+    /// Runs SQL as an administrator would: the first column of each row, as text.
+    async fn sql(&self, sql: &str, args: Vec<mysql_async::Value>) -> Result<Vec<String>> {
+        let url = plain(server().await?.url());
+        let mut conn = Conn::new(Opts::from_url(url).map_err(broken)?)
+            .await
+            .map_err(broken)?;
+        let rows: Vec<String> = conn.exec(sql, args).await.map_err(broken)?;
+        conn.disconnect().await.map_err(broken)?;
+        Ok(rows)
+    }
+}
+
+#[async_trait]
+impl Harness for Store {
+    fn name(&self) -> &str {
+        self.mode
+    }
+
+    async fn connect(&self) -> Result<Arc<dyn Backend>> {
+        open(&self.with_mode(server().await?.url())).await
+    }
+
+    fn abilities(&self) -> &'static [Ability] {
+        self.abilities
+    }
+
+    /// A connection that falls silent in `session` and `advisory` is ended by the server after a validity, and the next holder waits for
+    /// another one.
+    fn timings(&self) -> Timings {
+        match self.mode {
+            "lease" | "unique" => Timings::default(),
+            _ => Timings::default().tolerance(Duration::from_secs(3)),
+        }
+    }
+
+    async fn faulty(&self) -> Result<Faulty> {
+        let server = server().await?;
+        let proxy = FaultProxy::start(server.addr().map_err(broken)?)
+            .await
+            .map_err(broken)?;
+        let url = server.url_through(proxy.addr()).map_err(broken)?;
+        let proxy = Arc::new(proxy);
+        // A case may drop the handle and go on with the client.
+        KEPT.lock().expect("no panic").push(proxy.clone());
+        Ok(Faulty {
+            backend: open(&self.with_mode(&url)).await?,
+            fault: Arc::new(Line(proxy)),
+        })
+    }
+
+    async fn expire(&self, name: &Name) -> Result<()> {
+        let tables: &[&str] = match self.mode {
+            "lease" => &["locks", "holders"],
+            _ => &["unique"],
+        };
+        for table in tables {
+            let sql = format!(
+                "UPDATE c_{}_{table} SET expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND \
+                 WHERE name = ? AND expires_at > UTC_TIMESTAMP(6)",
+                self.mode
+            );
+            self.sql(&sql, vec![name.as_bytes().to_vec().into()])
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn residue(&self) -> Result<Residue> {
+        let mut left = Residue::new();
+        let mut count = async |what: &str, sql: String| -> Result<()> {
+            let rows = self
+                .sql(&format!("SELECT CAST(COUNT(*) AS CHAR) FROM {sql}"), vec![])
+                .await?;
+            left.insert(
+                what.to_owned(),
+                rows.first()
+                    .and_then(|count| count.parse().ok())
+                    .unwrap_or(0),
+            );
+            Ok(())
+        };
+        match self.mode {
+            "lease" => {
+                count("holds", "c_lease_locks WHERE owner IS NOT NULL".to_owned()).await?;
+                count("holders", "c_lease_holders".to_owned()).await?;
+            }
+            "unique" => count("holds", "c_unique_unique WHERE name >= 0x01".to_owned()).await?,
+            _ => {}
+        }
+        count(
+            "connections",
+            "information_schema.processlist WHERE db = DATABASE()".to_owned(),
+        )
+        .await?;
+        count("transactions", "information_schema.innodb_trx".to_owned()).await?;
+        Ok(left)
+    }
+
+    fn address(&self) -> String {
+        URL.get().map(|url| self.with_mode(url)).unwrap_or_default()
+    }
+}
+
+struct Line(Arc<FaultProxy>);
+
+#[async_trait]
+impl Fault for Line {
+    async fn cut(&self) {
+        self.0.refuse();
+        self.0.reset_all().await;
+    }
+
+    async fn hang(&self) {
+        self.0.black_hole(Direction::Both);
+    }
+
+    async fn heal(&self) {
+        self.0.heal().await;
+        self.0.accept();
+    }
+
+    async fn lose_reply(&self) {
+        self.0.drop_reply(1);
+    }
+
+    async fn delay_replies(&self, delay: Duration) {
+        self.0.delay(Direction::ToClient, delay);
+    }
+}

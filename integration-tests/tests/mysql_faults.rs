@@ -1,0 +1,231 @@
+//! Faults on a real MySQL or MariaDB: what every mode must survive, and what it must tell.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod mysql_support;
+
+use std::time::{Duration, Instant};
+
+use dlock_core::{ErrorKind, HeldNow, Locks, Settings};
+use integration_tests::{Direction, FaultProxy, MariaDb, MariaDbServer};
+use mysql_support::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_and_restarted_server_is_an_outage_and_not_the_end() {
+    let server = MariaDbServer::start().await.expect("a server");
+    let mut held = Vec::new();
+    for mode in MODES {
+        let locks = client(&url(&server, mode)).await;
+        let guard = lock(&locks, "restart").await;
+        held.push((mode, locks, guard));
+    }
+    server.kill();
+    for (mode, locks, _) in &held {
+        let other = locks.mutex("other").expect("a name");
+        let error = other.try_lock().await.expect_err("it is down");
+        assert!(
+            matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut),
+            "{mode}: {error}"
+        );
+    }
+    server.restart().await.expect("it comes again");
+    for (mode, locks, guard) in held {
+        let before = guard.token();
+        let next = {
+            let other = hasty(&url(&server, mode)).await;
+            let waits = waiter(&other, "restart");
+            if matches!(mode, "session" | "advisory") {
+                // It goes on with a new connection if it is quick enough, and is lost if not: never both.
+                tokio::select! {
+                    _ = guard.lost() => {}
+                    () = tokio::time::sleep(Duration::from_secs(2)) => {}
+                }
+                let was_held = guard.is_held();
+                let released = guard.release().await.expect("it answers");
+                assert!(
+                    was_held || released == dlock_core::Released::AlreadyLost,
+                    "{mode}"
+                );
+            } else {
+                // The row was committed.
+                assert!(guard.is_held(), "{mode}");
+                free(guard).await;
+            }
+            soon("the lock works again", waits)
+                .await
+                .expect("no panic")
+                .expect("the lock")
+        };
+        assert!(next.token() > before, "{mode}: tokens start again");
+        free(next).await;
+        free(lock(&locks, "restart").await).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_killed_by_an_administrator_while_held_and_while_waiting() {
+    let server = MariaDbServer::start().await.expect("a server");
+    for mode in MODES {
+        let url = url(&server, mode);
+        let (holder, other) = (hasty(&url).await, hasty(&url).await);
+        let guard = lock(&holder, "kill").await;
+        let waits = waiter(&other, "kill");
+        // A waiter of `session` and `advisory` shows as a connection; the others ask again and again anyway.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        for _ in 0..3 {
+            kill(&server, &connections(&server).await).await;
+        }
+        // Either it goes on, with a new connection, or the waiter gets the lock after it knows.
+        if guard.is_held() && !waits.is_finished() {
+            let _ = guard.release().await.expect("it answers");
+        } else {
+            soon("the holder is told", guard.lost()).await;
+        }
+        let next = soon("the waiter gets it", waits).await.expect("no panic");
+        free(next.expect("it answers")).await;
+        holder.close().await.expect("closed");
+        other.close().await.expect("closed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn frozen_server_ends_calls_in_time_and_loses_holds_by_the_clock() {
+    let server = MariaDbServer::start().await.expect("a server");
+    let mut held = Vec::new();
+    for mode in MODES {
+        let locks = hasty(&url(&server, mode)).await;
+        let guard = lock(&locks, "frozen").await;
+        held.push((mode, locks, guard));
+    }
+    server.freeze();
+    let limit = Duration::from_millis(500);
+    for (mode, locks, _) in &held {
+        let started = Instant::now();
+        let another = locks.mutex("another").expect("a name");
+        let error = another
+            .lock_within(limit)
+            .await
+            .expect_err("nobody answers");
+        assert!(
+            matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable),
+            "{mode}: {error}"
+        );
+        assert!(started.elapsed() < limit + Duration::from_secs(5), "{mode}");
+    }
+    for (_, _, guard) in &held {
+        soon("the loss is told", guard.lost()).await;
+        assert!(!guard.is_held());
+    }
+    server.thaw();
+    for (_, locks, _) in &held {
+        free(lock(locks, "frozen").await).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn max_connections_is_a_clear_error_and_passes() {
+    let server = MariaDbServer::start_with(MariaDb {
+        args: vec!["--max-connections=10".to_owned()],
+        ..MariaDb::default()
+    })
+    .await
+    .expect("a server");
+    let url = url(&server, "advisory");
+    let locks = client(&url).await;
+    let mut held = Vec::new();
+    let error = loop {
+        let name = format!("lock {}", held.len());
+        match locks.mutex(&name).expect("a name").try_lock().await {
+            Ok(guard) => held.push(guard.expect("free")),
+            Err(error) => break error,
+        }
+        assert!(held.len() < 20, "more connections than the server has");
+    };
+    assert_eq!(
+        (error.kind(), error.held_now()),
+        (ErrorKind::Store, HeldNow::No),
+        "{error}"
+    );
+    assert!(error.to_string().contains("max_connections"), "{error}");
+    for guard in held {
+        free(guard).await;
+    }
+    let again = locks.mutex("afterwards").expect("a name").try_lock().await;
+    drop(again.expect("there is room again"));
+    locks.close().await.expect("closed");
+
+    let few = client(&with(&url, "max_sessions=2")).await;
+    let _held = (lock(&few, "a").await, lock(&few, "b").await);
+    let third = few.mutex("c").expect("a name").try_lock().await;
+    let error = third.expect_err("two is the limit");
+    assert!(error.to_string().contains("max_sessions"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_time_out_of_the_server_ends_no_hold_and_fails_no_call() {
+    let server = MariaDbServer::start_with(MariaDb {
+        args: [
+            "--wait-timeout=1",
+            "--interactive-timeout=1",
+            "--idle-transaction-timeout=1",
+            "--max-statement-time=1",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        ..MariaDb::default()
+    })
+    .await
+    .expect("a server");
+    let mut held = Vec::new();
+    for mode in MODES {
+        let url = url(&server, mode);
+        let (locks, other) = (hasty(&url).await, hasty(&url).await);
+        let guard = lock(&locks, "idle").await;
+        let waits = waiter(&other, "idle");
+        held.push((mode, locks, guard, waits));
+    }
+    // Over the server's time-outs several times, and over the session's too.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    for (mode, locks, guard, waits) in held {
+        assert!(guard.is_held(), "{mode}");
+        assert_eq!(locks.stats().renewals_failed, 0, "{mode}");
+        free(guard).await;
+        let next = soon("the waiter", waits).await.expect("no panic");
+        free(next.expect("it waited")).await;
+        free(lock(&locks, "idle").await).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_network_does_not_keep_a_waiter_of_a_connected_mode() {
+    let server = MariaDbServer::start().await.expect("a server");
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    for mode in ["session", "advisory"] {
+        let url = url(&server, mode);
+        let guard = lock(&client(&url).await, "silent").await;
+        let through = url.replace(&server.addr().to_string(), &proxy.addr().to_string());
+        let settings = Settings::new().outage(Duration::ZERO);
+        let other = Locks::builder(backend(&with(&through, "answer_timeout=1s")).await)
+            .settings(settings)
+            .build()
+            .expect("settings");
+        let waits = waiter(&other, "silent");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        proxy.black_hole(Direction::Both);
+        let error = soon("the waiter is told", waits)
+            .await
+            .expect("no panic")
+            .expect_err("nobody answers");
+        assert!(
+            matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::Unreachable),
+            "{mode}: {error}"
+        );
+        proxy.heal().await;
+        free(guard).await;
+    }
+}

@@ -1,0 +1,234 @@
+//! Modes `session` and `advisory`: what a hold is when its connection breaks (C1).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod mysql_support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use dlock_core::{Guard, Locks, LossReason, Released};
+use integration_tests::{FaultProxy, MariaDbServer};
+use mysql_support::*;
+
+const CONNECTED: [&str; 2] = ["session", "advisory"];
+
+fn short(server: &MariaDbServer, mode: &str) -> String {
+    with(&server.url(), &format!("mode={mode}&session_validity=1s"))
+}
+
+/// The same way to the server, through a proxy.
+async fn through(server: &MariaDbServer, url: &str) -> (FaultProxy, Locks) {
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let url = url.replace(&server.addr().to_string(), &proxy.addr().to_string());
+    (proxy, client(&url).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clean_hand_over_costs_nothing_and_a_crash_the_validity() {
+    let server = MariaDbServer::start().await.expect("a server");
+    for mode in CONNECTED {
+        let validity = Duration::from_secs(3);
+        let url = url(&server, mode);
+        let (holder, other) = (client(&url).await, client(&url).await);
+        let started = Instant::now();
+        for _ in 0..10 {
+            let guard = lock(&holder, "hand over").await;
+            let waits = waiter(&other, "hand over");
+            free(guard).await;
+            free(waits.await.expect("no panic").expect("the lock")).await;
+        }
+        assert!(started.elapsed() < validity * 5, "{mode}: they waited");
+
+        // To the server, this client is gone with all its connections, and did not leave in order.
+        let (proxy, crashes) = through(&server, &url).await;
+        let guard = lock(&crashes, "hand over").await;
+        let waits = waiter(&other, "hand over");
+        proxy.refuse();
+        proxy.reset_all().await;
+        let tried = client(&url).await;
+        let tried = tried.mutex("hand over").expect("a name").try_lock().await;
+        assert!(tried.expect("it answers").is_none(), "{mode}");
+        let next = soon("the waiter", waits).await.expect("no panic");
+        assert!(!guard.is_held(), "{mode}: two hold");
+        free(next.expect("the lock")).await;
+    }
+}
+
+/// After a crash a `try_lock` never waits, and gets the lock as soon as it is certain that the dead one no longer holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn tries_alone_get_the_lock_of_a_crashed_holder() {
+    let server = MariaDbServer::start().await.expect("a server");
+    for mode in CONNECTED {
+        let url = short(&server, mode);
+        let other = client(&url).await;
+        let (proxy, crashes) = through(&server, &url).await;
+        let guard = lock(&crashes, "tries").await;
+        proxy.refuse();
+        proxy.reset_all().await;
+        let mutex = other.mutex("tries").expect("a name");
+        let next = soon("a try", async {
+            loop {
+                if let Some(guard) = mutex.try_lock().await.expect("it answers") {
+                    return guard;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        let next = next.await;
+        assert!(!guard.is_held(), "{mode}: two hold");
+        assert!(next.token() > guard.token(), "{mode}");
+        free(next).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holder_goes_on_with_another_connection_while_nobody_else_wants_the_lock() {
+    let server = MariaDbServer::start().await.expect("a server");
+    for mode in CONNECTED {
+        let locks = client(&url(&server, mode)).await;
+        let guard = lock(&locks, "alone").await;
+        let token = guard.token();
+        kill(&server, &connections(&server).await).await;
+        let renewals = locks.stats().renewals;
+        soon("two renewals", async {
+            while locks.stats().renewals < renewals + 2 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+        assert!(guard.is_held(), "{mode}");
+        assert_eq!(guard.token(), token, "{mode}");
+        assert_eq!(locks.stats().losses.total(), 0, "{mode}");
+        let other = client(&url(&server, mode)).await;
+        let taken = other.mutex("alone").expect("a name").try_lock().await;
+        assert!(taken.expect("it answers").is_none(), "{mode}");
+        free(guard).await;
+        free(lock(&other, "alone").await).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn release_on_a_dead_connection_frees_at_once() {
+    let server = MariaDbServer::start().await.expect("a server");
+    for mode in CONNECTED {
+        let (locks, other) = (
+            client(&url(&server, mode)).await,
+            client(&url(&server, mode)).await,
+        );
+        let guard = lock(&locks, "dead").await;
+        kill(&server, &connections(&server).await).await;
+        free(guard).await;
+        let next = other.mutex("dead").expect("a name").try_lock().await;
+        free(
+            next.expect("it answers")
+                .expect("it was given back in order"),
+        )
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn broken_lock_is_lost_by_its_holder_before_another_one_holds() {
+    let server = MariaDbServer::start().await.expect("a server");
+    for mode in CONNECTED {
+        let url = short(&server, mode);
+        let (holder, other) = (client(&url).await, client(&url).await);
+        let guard = lock(&holder, "broken").await;
+        assert!(other.break_lock("broken").await.expect("it answers"));
+        assert!(!guard.is_held(), "{mode}: the break came back too early");
+        assert_eq!(
+            soon("the loss is told", guard.lost()).await,
+            LossReason::Gone
+        );
+        let next = other.mutex("broken").expect("a name").try_lock().await;
+        let next = next.expect("it answers").expect("it is free now");
+        assert!(next.token() > guard.token(), "{mode}");
+        assert_eq!(
+            guard.release().await.expect("it answers"),
+            Released::AlreadyLost
+        );
+        free(next).await;
+        assert!(!other.break_lock("broken").await.expect("it answers"));
+    }
+}
+
+/// The highest token of those who were told that they hold.
+#[derive(Default)]
+struct Checker {
+    last: AtomicU64,
+    visits: AtomicU64,
+}
+
+impl Checker {
+    /// One visit: nobody else may be inside while we are *and our hold is valid*.
+    async fn visit(&self, guard: &Guard, mode: &str) {
+        let token = guard.token().expect("a token").get();
+        let before = self.last.fetch_max(token, Ordering::SeqCst);
+        assert!(before < token, "{mode}: token {token} after {before}");
+        for _ in 0..20 {
+            if !guard.is_held() {
+                return;
+            }
+            // A later holder would have raised it, and we are still valid.
+            let last = self.last.load(Ordering::SeqCst);
+            assert!(
+                last == token || !guard.is_held(),
+                "{mode}: {token} and {last} hold at the same time"
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.visits.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Four clients take turns while connections are reset and killed all the time: two never hold at once (C1).
+#[tokio::test(flavor = "multi_thread")]
+async fn two_never_hold_at_once_while_connections_are_reset_and_killed() {
+    let server = MariaDbServer::start().await.expect("a server");
+    for mode in CONNECTED {
+        let checker = Arc::<Checker>::default();
+        let over = Arc::<AtomicBool>::default();
+        let url = short(&server, mode);
+        let mut proxies = Vec::new();
+        let mut tasks = Vec::new();
+        for _ in 0..4 {
+            let (proxy, locks) = through(&server, &url).await;
+            proxies.push(proxy);
+            let (checker, over) = (checker.clone(), over.clone());
+            tasks.push(tokio::spawn(async move {
+                while !over.load(Ordering::SeqCst) {
+                    let mutex = locks.mutex("storm").expect("a name");
+                    // An outage is no failure here.
+                    if let Ok(Some(guard)) = mutex.lock_within(Duration::from_secs(4)).await {
+                        checker.visit(&guard, mode).await;
+                        let _ = guard.release().await;
+                    }
+                }
+            }));
+        }
+        let end = Instant::now() + Duration::from_secs(8);
+        let mut turn = 0;
+        while Instant::now() < end {
+            turn += 1;
+            proxies[turn % 4].reset_all().await;
+            if turn % 3 == 0 {
+                let all = connections(&server).await;
+                kill(&server, &all[..all.len().min(2)]).await;
+            }
+            tokio::time::sleep(Duration::from_millis(200 + 70 * (turn as u64 % 7))).await;
+        }
+        over.store(true, Ordering::SeqCst);
+        for task in tasks {
+            soon("the client ends", task).await.expect("no panic");
+        }
+        let visits = checker.visits.load(Ordering::SeqCst);
+        assert!(visits > 3, "{mode}: {visits} undisturbed visits in all");
+    }
+}

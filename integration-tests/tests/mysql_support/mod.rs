@@ -1,0 +1,97 @@
+//! What the tests of the MySQL backend share.
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlock_core::{Backend, Guard, Liveness, Locks, Released, Result, Settings};
+use dlock_mysql::{Config, MySqlBackend};
+use integration_tests::MariaDbServer;
+use mysql_async::{Conn, Opts};
+use tokio::task::JoinHandle;
+
+/// All ways to keep a lock.
+pub(crate) const MODES: [&str; 4] = ["lease", "unique", "session", "advisory"];
+/// Longer than anything takes on a loaded machine.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// A URL, which may have parameters already, with more of them.
+pub(crate) fn with(url: &str, parameters: &str) -> String {
+    let sign = if url.contains('?') { '&' } else { '?' };
+    format!("{url}{sign}{parameters}")
+}
+
+/// The URL as other clients of the server take it: without our parameters.
+pub(crate) fn plain(url: &str) -> &str {
+    url.split('?').next().unwrap_or(url)
+}
+
+pub(crate) async fn connection(url: &str) -> Conn {
+    let opts = Opts::from_url(plain(url)).expect("a good URL");
+    Conn::new(opts).await.expect("a connection")
+}
+
+/// A server's URL for a mode whose holds last 3 s without a sign of life.
+pub(crate) fn url(server: &MariaDbServer, mode: &str) -> String {
+    with(&server.url(), &format!("mode={mode}&session_validity=3s"))
+}
+
+pub(crate) async fn backend(url: &str) -> Arc<MySqlBackend> {
+    let config = Config::from_url(url).expect("a good URL");
+    Arc::new(config.connect().await.expect("a connection"))
+}
+
+pub(crate) async fn client(url: &str) -> Locks {
+    Locks::new(backend(url).await).expect("defaults")
+}
+
+/// A client whose holds last 3 s without a sign of life, whatever the mode.
+pub(crate) async fn hasty(url: &str) -> Locks {
+    let backend = backend(url).await;
+    let settings = match backend.capabilities().liveness {
+        Liveness::Lease => Settings::new().lease(Duration::from_secs(3)),
+        _ => Settings::new(),
+    };
+    Locks::builder(backend)
+        .settings(settings)
+        .build()
+        .expect("good settings")
+}
+
+pub(crate) async fn lock(locks: &Locks, name: &str) -> Guard {
+    let mutex = locks.mutex(name).expect("a name");
+    soon("the lock", mutex.lock()).await.expect("the lock")
+}
+
+/// Waits for a lock in a task of its own.
+pub(crate) fn waiter(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
+    let mutex = locks.mutex(name).expect("a name");
+    tokio::spawn(async move { mutex.lock().await })
+}
+
+/// Gives a lock back that was held to the end.
+pub(crate) async fn free(guard: Guard) {
+    let released = guard.release().await.expect("the server answers");
+    assert_eq!(released, Released::Freed);
+}
+
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, future)
+        .await
+        .unwrap_or_else(|_| panic!("not within {SOON:?}: {what}"))
+}
+
+/// The numbers of all connections of lock clients.
+pub(crate) async fn connections(server: &MariaDbServer) -> Vec<String> {
+    let sql = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'root' AND db = 'dlock'";
+    let ids = server.sql(sql).await.expect("a list");
+    ids.lines().map(str::to_owned).collect()
+}
+
+/// Ends connections, as an administrator does.
+pub(crate) async fn kill(server: &MariaDbServer, ids: &[String]) {
+    for id in ids {
+        // It may have ended meanwhile.
+        let _ = server.sql(&format!("KILL {id}")).await;
+    }
+}
