@@ -17,7 +17,7 @@ pub(crate) use self::value::{Answer, Arg, Line};
 pub(crate) use self::wire::Wire;
 use crate::config::Config;
 
-fn opts(config: &Config, setup: &str) -> Opts {
+pub(crate) fn opts(config: &Config, setup: &str) -> Opts {
     let builder = OptsBuilder::default()
         .ip_or_hostname(config.host.name.clone())
         .tcp_port(config.port())

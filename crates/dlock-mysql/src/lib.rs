@@ -2,6 +2,8 @@
 
 mod backend;
 mod carried;
+#[cfg(feature = "client")]
+pub mod client;
 mod config;
 mod connect;
 mod error;

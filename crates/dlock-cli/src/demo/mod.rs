@@ -5,6 +5,8 @@ mod stock;
 #[cfg(feature = "etcd")]
 mod stock_etcd;
 mod stock_file;
+#[cfg(feature = "mysql")]
+mod stock_mysql;
 #[cfg(feature = "redis")]
 mod stock_redis;
 #[cfg(feature = "zk")]

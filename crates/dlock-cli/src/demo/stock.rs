@@ -58,6 +58,12 @@ const STORES: &[Store] = &[
         schemes: &["zk", "zks"],
         open: |url, id| Box::pin(super::stock_zk::open(url, id)),
     },
+    #[cfg(feature = "mysql")]
+    Store {
+        name: "mysql",
+        schemes: &["mysql"],
+        open: |url, id| Box::pin(super::stock_mysql::open(url, id)),
+    },
 ];
 
 /// Locks of this host; a file is where its data would be.

@@ -7,6 +7,8 @@ mod capabilities;
 mod etcd;
 #[cfg(feature = "file")]
 mod file;
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(any(feature = "etcd", feature = "zk"))]
 mod quorum;
 #[cfg(feature = "redis")]
@@ -72,7 +74,7 @@ pub(crate) struct Patient<'a> {
     pub(crate) locks: &'a Locks,
     /// With the password: a check may open a connection of its own.
     #[cfg_attr(
-        not(any(feature = "redis", feature = "etcd", feature = "zk")),
+        not(any(feature = "redis", feature = "etcd", feature = "zk", feature = "mysql")),
         allow(dead_code, reason = "for checks that connect by themselves")
     )]
     pub(crate) url: &'a str,
@@ -96,6 +98,8 @@ const CHECKS: &[(&str, Check)] = &[
     ("etcd", |patient| Box::pin(etcd::check(patient))),
     #[cfg(feature = "zk")]
     ("zk", |patient| Box::pin(zk::check(patient))),
+    #[cfg(feature = "mysql")]
+    ("mysql", |patient| Box::pin(mysql::check(patient))),
 ];
 
 pub(crate) async fn run(store: &Store) -> Outcome {
@@ -157,7 +161,7 @@ async fn measure(locks: &Locks) -> dlock::Result<Duration> {
 }
 
 /// The numbers that a version begins with: `[3, 4, 23]`.
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zk"))]
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zk", feature = "mysql"))]
 pub(crate) fn numbers(version: &str) -> Vec<u32> {
     let end = version.find(|c: char| !c.is_ascii_digit() && c != '.');
     let plain = version.get(..end.unwrap_or(version.len()));

@@ -1,0 +1,209 @@
+//! What makes locks in a MySQL or MariaDB unsafe. What breaks them outright, the backend refuses: a server that is too old or read-only,
+//! and modes that a Galera cluster or a proxy would break.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dlock_mysql::Config;
+use dlock_mysql::mysql_async::prelude::Queryable;
+use dlock_mysql::mysql_async::{Conn, Error};
+
+use crate::doctor::{Finding, Level, Patient, numbers};
+use crate::show;
+
+/// The client has no limit of its own.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Clocks that differ by more are not kept in step.
+const DRIFT: Duration = Duration::from_secs(1);
+
+const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', \
+     'log_bin', 'sync_binlog', 'wsrep_on', 'group_replication_group_name', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')";
+/// Replicas show as threads that send them the log, to those who may see other threads.
+const REPLICAS: &str =
+    "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
+const MICROS: &str = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)";
+
+pub(crate) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
+    let pool = match Config::from_url(patient.url).and_then(|config| config.client()) {
+        Ok(pool) => pool,
+        Err(error) => return vec![Finding::new(Level::Note, "server", error.to_string())],
+    };
+    let asked = async {
+        let mut connection = pool.get_conn().await?;
+        ask(&mut connection).await
+    };
+    let told = match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(Ok(told)) => told,
+        Ok(Err(error)) => return vec![Finding::new(Level::Note, "server", error.to_string())],
+        Err(_) => return vec![Finding::new(Level::Note, "server", "it does not answer")],
+    };
+    vec![
+        version(&told),
+        persistence(&told),
+        replicas(&told),
+        clock(&told),
+    ]
+}
+
+/// What the server tells.
+#[derive(Default)]
+struct Told {
+    variables: HashMap<String, String>,
+    replicas: u64,
+    /// How far its clock is from ours, less the trip.
+    drift: Duration,
+}
+
+impl Told {
+    fn get(&self, name: &str) -> &str {
+        self.variables.get(name).map_or("", String::as_str)
+    }
+
+    fn is_on(&self, name: &str) -> bool {
+        matches!(self.get(name), "ON" | "1")
+    }
+}
+
+async fn ask(connection: &mut Conn) -> Result<Told, Error> {
+    let rows: Vec<(String, String)> = connection.query(VARIABLES).await?;
+    let replicas: Option<u64> = connection.query_first(REPLICAS).await?;
+    let before = now();
+    let theirs: Option<u64> = connection.query_first(MICROS).await?;
+    let theirs = theirs.map_or(before, Duration::from_micros);
+    let drift = before.saturating_sub(theirs) + theirs.saturating_sub(now());
+    Ok(Told {
+        variables: rows.into_iter().collect(),
+        replicas: replicas.unwrap_or(0),
+        drift,
+    })
+}
+
+fn now() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+fn version(told: &Told) -> Finding {
+    let version = told.get("version");
+    let found = numbers(version);
+    // The last versions of MySQL 8.0 and MariaDB 10.6 came in 2026.
+    let old: &[u32] = if version.contains("MariaDB") {
+        &[10, 11]
+    } else {
+        &[8, 4]
+    };
+    if !found.is_empty() && found.as_slice() < old {
+        let text = format!("{version}, which is no longer maintained: upgrade");
+        return Finding::new(Level::Note, "version", text);
+    }
+    Finding::new(Level::Good, "version", version)
+}
+
+fn persistence(told: &Told) -> Finding {
+    let (level, text) = match told.get("innodb_flush_log_at_trx_commit") {
+        "1" | "3" if told.get("innodb_doublewrite") == "OFF" => (
+            Level::Note,
+            "synced at each commit, but innodb_doublewrite is off: a page that is half written at a crash spoils the table",
+        ),
+        "1" | "3" => (Level::Good, "the log is synced at each commit"),
+        "" => (Level::Note, "the server does not tell"),
+        _ => (
+            Level::Unsafe,
+            "a crash of the machine can lose the last second's locks: set innodb_flush_log_at_trx_commit = 1",
+        ),
+    };
+    Finding::new(level, "persistence", text)
+}
+
+fn replicas(told: &Told) -> Finding {
+    let waits =
+        told.is_on("rpl_semi_sync_master_enabled") || told.is_on("rpl_semi_sync_source_enabled");
+    let (level, text) = if told.is_on("wsrep_on") {
+        (
+            Level::Note,
+            "a Galera cluster: a hold is certified by all nodes before it counts, and mode=lease is the one that works".to_owned(),
+        )
+    } else if !told.get("group_replication_group_name").is_empty() {
+        (
+            Level::Note,
+            "group replication: a hold is agreed on before it counts; let all clients use the primary".to_owned(),
+        )
+    } else {
+        match (told.replicas, waits) {
+            (0, _) => (
+                Level::Good,
+                "none that we may see, so no fail-over can lose a lock".to_owned(),
+            ),
+            (n, true) => (
+                Level::Note,
+                format!("{n} replicas, and commits wait for one: a fail-over seldom loses a lock"),
+            ),
+            (n, false) => (
+                Level::Unsafe,
+                format!(
+                    "{n} replicas, and commits do not wait for them: a fail-over can lose a lock; use semi-synchronous replication"
+                ),
+            ),
+        }
+    };
+    Finding::new(level, "replicas", text)
+}
+
+fn clock(told: &Told) -> Finding {
+    if told.drift > DRIFT {
+        let drift = show::short(told.drift);
+        let text =
+            format!("{drift} away from ours; locks use the server's alone, but do not let it jump");
+        return Finding::new(Level::Note, "clock", text);
+    }
+    Finding::new(Level::Good, "clock", "in step with ours")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(variables: &[(&str, &str)], replicas: u64) -> Told {
+        Told {
+            variables: variables
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+            replicas,
+            drift: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn servers_are_judged_by_what_they_say() {
+        let flush =
+            |value| persistence(&told(&[("innodb_flush_log_at_trx_commit", value)], 0)).level;
+        assert_eq!(
+            (flush("1"), flush("2"), flush("0")),
+            (Level::Good, Level::Unsafe, Level::Unsafe)
+        );
+        let semi = [("rpl_semi_sync_source_enabled", "ON")];
+        assert_eq!(replicas(&told(&[], 0)).level, Level::Good);
+        assert_eq!(replicas(&told(&[], 2)).level, Level::Unsafe);
+        assert_eq!(replicas(&told(&semi, 2)).level, Level::Note);
+        assert_eq!(replicas(&told(&[("wsrep_on", "ON")], 0)).level, Level::Note);
+        for (text, level) in [
+            ("10.11.6-MariaDB-0+deb12u1", Level::Good),
+            ("10.6.22-MariaDB", Level::Note),
+            ("8.4.3", Level::Good),
+            ("8.0.40", Level::Note),
+        ] {
+            assert_eq!(
+                version(&told(&[("version", text)], 0)).level,
+                level,
+                "{text}"
+            );
+        }
+        let late = Told {
+            drift: Duration::from_secs(7),
+            ..Told::default()
+        };
+        assert!(clock(&late).text.starts_with("7s away"));
+    }
+}

@@ -1,0 +1,113 @@
+//! MySQL and MariaDB as a user meets them.
+#![cfg(feature = "mysql")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::OnceLock;
+
+use common::{
+    World, complaint, diagnosis, found, is_running, sells_exactly, text, until, wait_for,
+};
+use integration_tests::{MariaDb, MariaDbServer};
+use rustix::process::Signal;
+
+/// The server that the tests of this file share. A test takes names of its own.
+fn server() -> &'static MariaDbServer {
+    static SHARED: OnceLock<MariaDbServer> = OnceLock::new();
+    SHARED.get_or_init(|| wait_for(MariaDbServer::start()))
+}
+
+#[test]
+fn a_lock_is_held_seen_broken_and_given_back() {
+    let world = World::of(server().url());
+    let mut holder = world.start(
+        &["--ttl", "900ms"],
+        "seen",
+        "echo $DLOCK_BACKEND; echo $$; exec sleep 1000",
+    );
+    let backend = holder.line();
+    assert!(
+        backend.starts_with("mysql://root@") && backend.ends_with("/dlock"),
+        "{backend}"
+    );
+    let command = holder.pid_line();
+    let all = world.json(&["ls", "--json", "seen"]);
+    assert_eq!(all.as_array().unwrap().len(), 1, "{all}");
+    assert_eq!(world.holders("seen"), 1);
+    let shown = text(&world.run(&["top", "-n", "1", "seen"]).stdout);
+    assert!(shown.contains("1 locks, 1 holders"), "{shown}");
+    assert_eq!(
+        complaint(&world.run(&["run", "--no-wait", "seen", "--", "true"])).0,
+        75
+    );
+    assert_eq!(
+        text(&world.run(&["break", "--yes", "seen"]).stdout),
+        "seen was freed\n"
+    );
+    assert_eq!(holder.code(), 80);
+    assert!(!is_running(command));
+    let mut next = world.start(&[], "seen", "echo in; exec sleep 1000");
+    next.expect("in");
+    next.send(Signal::TERM);
+    assert_eq!(next.code(), 143);
+    until("free", || world.holders("seen") == 0);
+}
+
+#[test]
+fn the_sale_is_exact_with_the_stock_in_a_row_and_leaves_no_table() {
+    sells_exactly(&World::of(server().url()));
+    let tables = wait_for(server().sql("SHOW TABLES LIKE 'dlock\\_demo%'"));
+    assert_eq!(tables, "");
+}
+
+#[test]
+fn doctor_looks_at_the_log() {
+    let (code, findings) = diagnosis(&World::of(server().url()));
+    assert_eq!(code, 0, "{findings:?}");
+    for check in ["version", "persistence", "replicas", "clock"] {
+        assert_eq!(found(&findings, check).0, "good", "{findings:?}");
+    }
+    let careless = wait_for(MariaDbServer::start_with(MariaDb {
+        args: vec!["--innodb-flush-log-at-trx-commit=2".to_owned()],
+        ..MariaDb::default()
+    }));
+    let (code, findings) = diagnosis(&World::of(careless.url()));
+    assert_eq!(code, 1);
+    assert_eq!(found(&findings, "persistence").0, "unsafe");
+}
+
+#[test]
+fn a_server_that_was_killed_ends_the_command_with_80() {
+    let server = wait_for(MariaDbServer::start());
+    let world = World::of(server.url());
+    let mut running = world.start(&["--ttl", "2s"], "a", "echo $$; exec sleep 1000");
+    let command = running.pid_line();
+    server.kill();
+    assert_eq!(running.code(), 80);
+    assert!(!is_running(command));
+}
+
+#[test]
+fn a_server_that_is_not_there_or_refuses_us_is_69_and_a_wrong_url_is_64() {
+    let wrong = server().url().replace(":dlock@", ":wr0ng@");
+    for (url, expected) in [
+        ("mysql://root@127.0.0.1:1/dlock", 69),
+        (wrong.as_str(), 69),
+        ("mysql://root@127.0.0.1:1", 64),
+        ("mysql://h/db?lease=3s", 64),
+        ("mysql://h/db?mode=loud", 64),
+    ] {
+        let world = World::of(url);
+        for command in [
+            &["ls"][..],
+            &["doctor"],
+            &["demo"],
+            &["run", "a", "--", "true"],
+        ] {
+            let (code, line) = complaint(&world.run(command));
+            assert_eq!(code, expected, "{url}: {line}");
+            assert!(!line.contains("wr0ng"), "{line}");
+        }
+    }
+}
