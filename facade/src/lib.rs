@@ -15,5 +15,7 @@ pub use dlock_file as file;
 pub use dlock_memory as memory;
 #[cfg(feature = "redis")]
 pub use dlock_redis as redis;
+#[cfg(feature = "redlock")]
+pub use dlock_redlock as redlock;
 #[cfg(feature = "zk")]
 pub use dlock_zk as zk;

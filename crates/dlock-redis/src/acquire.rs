@@ -202,7 +202,7 @@ fn in_millis(left: i64) -> Option<Duration> {
     Some(Duration::from_millis(left))
 }
 
-fn mode_text(mode: Mode) -> String {
+pub(crate) fn mode_text(mode: Mode) -> String {
     match mode {
         Mode::Exclusive => "X".to_owned(),
         Mode::Shared => "S".to_owned(),

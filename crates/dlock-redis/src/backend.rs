@@ -114,7 +114,7 @@ impl RedisBackend {
 }
 
 impl Store {
-    fn new(config: Config) -> Self {
+    pub(crate) fn new(config: Config) -> Self {
         let config = Arc::new(config);
         let plain = config.style == Style::Plain;
         let keys = Keys::new(config.effective_prefix(), plain);
@@ -147,7 +147,7 @@ impl Store {
     }
 
     /// Connects, and takes and frees a lock of its own, so that a missing permission shows now and not at the first lock.
-    async fn check(&self) -> Result<(), Trouble> {
+    pub(crate) async fn check(&self) -> Result<(), Trouble> {
         self.link.connect().await?;
         if let Some(acquires) = &self.acquires {
             acquires.connect().await?;

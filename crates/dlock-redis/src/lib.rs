@@ -8,6 +8,7 @@ mod error;
 mod fence;
 mod inspect;
 mod key;
+pub mod node;
 mod release;
 mod renew;
 mod script;

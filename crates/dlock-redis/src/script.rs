@@ -10,7 +10,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(name: &'static str, parts: &[&str]) -> Self {
+    pub(crate) fn new(name: &'static str, parts: &[&str]) -> Self {
         let source = parts.join("\n");
         let hash = redis::Script::new(&source).get_hash().to_owned();
         Self { name, source, hash }

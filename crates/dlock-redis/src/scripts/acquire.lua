@@ -5,6 +5,7 @@
 -- ARGV  1 attempt   2 F first come, first served, or B barging; then C in a cluster   3 waiter lease, ms
 --       4 time to live of a fence counter, ms   5 mode: X, S or P<limit>   6 lease, ms   7 label
 --       8 inbox channel when the attempt is ready to wait, else empty   9 the sum of 6 and 4: the server adds up dearly
+--      10 (a node of a quorum) the token to give out unless it is too low, 16 digits; the server's time when it is left out
 -- Returns  the fencing token (text) when held
 --          {the milliseconds after which asking again is worth it, 0: not known; the last token given out} when others hold it
 --          {'abandoned'}, or {'conflict', limit in use}
@@ -15,7 +16,7 @@ if v and ARGV[5] == 'X' then
     local t = redis.call('TIME')
     local token, flag = string.sub(v, 1, 16), '-'
     if free then
-      local stamp = t[1] .. string.sub('00000' .. t[2], -6)
+      local stamp = ARGV[10] or t[1] .. string.sub('00000' .. t[2], -6)
       token = stamp > token and stamp or string.format('%016.0f', token + 1)
     else
       flag = string.sub(v, 17, 17)

@@ -19,7 +19,7 @@ local cluster = string.sub(ARGV[2], 2, 2) == 'C'
 local patience, fence = tonumber(ARGV[3]), tonumber(ARGV[4])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local stamp = clock[1] .. string.sub('00000' .. clock[2], -6)
+local stamp = ARGV[10] or clock[1] .. string.sub('00000' .. clock[2], -6)
 
 local token = v and string.sub(v, 1, 16) or '0000000000000000'
 local mode, owner, expires, label, count = '', '', 0, '', 0
