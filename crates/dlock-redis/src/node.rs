@@ -65,8 +65,10 @@ pub enum Taken {
     },
     /// Others hold it there, and nothing of this attempt is left.
     Others {
-        /// When the last of them ends without a renewal, if that is known.
+        /// When asking again is worth it, if that is known: somebody's lease ends then without a renewal.
         free_in: Option<Duration>,
+        /// The server's counter for the lock: whoever holds it at several servers has the same at most of them.
+        counter: u64,
     },
 }
 
@@ -345,11 +347,14 @@ fn read_taken(answer: Answer) -> Result<Taken, Trouble> {
             Err(_) => Err(strange("a counter that is no number")),
         },
         Answer::List(parts) => match parts.as_slice() {
-            [Answer::Number(left), Answer::Text(_)] => Ok(Taken::Others {
+            [Answer::Number(left), Answer::Text(counter)] => Ok(Taken::Others {
                 free_in: u64::try_from(*left)
                     .ok()
                     .filter(|left| *left > 0)
                     .map(Duration::from_millis),
+                counter: counter
+                    .parse()
+                    .map_err(|_| strange("a counter that is no number"))?,
             }),
             [Answer::Text(what)] if what == "abandoned" => Err(Trouble::new(
                 ErrorKind::Store,

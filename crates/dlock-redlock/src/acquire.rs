@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlock_core::{Attempt, Busy, Error, ErrorKind, HeldNow, Lease, Mode, Request, Result};
+use dlock_core::{Attempt, Backoff, Busy, Error, ErrorKind, HeldNow, Lease, Mode, Request, Result};
 use dlock_redis::node::{Raised, Taken};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -18,6 +18,18 @@ use crate::vote::{Ballot, Verdict, Vote};
 /// How often counters that differ are raised before the attempt gives way. More than once is needed only when readers meet.
 const RAISES: usize = 3;
 
+/// How often an attempt asks before it takes a split vote for an answer.
+const VOTES: usize = 6;
+/// Long enough for one of those who collided to come before the others, with all its questions.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// What one vote came to.
+enum Outcome {
+    Decided(Attempt),
+    Split(Busy),
+}
+
 /// What a node answered, and what that is worth.
 pub(crate) struct Said {
     pub(crate) vote: Vote,
@@ -25,8 +37,29 @@ pub(crate) struct Said {
 }
 
 impl Nodes {
+    /// One attempt. A vote that is split, so that nobody has the lock, is repeated after a random pause: each of those who ask
+    /// would else be told that others hold it (R32).
     pub(crate) async fn ask_all(self: &Arc<Self>, request: &Request) -> Result<Attempt> {
         self.accepts(request)?;
+        let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
+        for _ in 1..VOTES {
+            match self.vote(request).await? {
+                Outcome::Decided(attempt) => return Ok(attempt),
+                Outcome::Split(_) => {}
+            }
+            let again = request.now() + backoff.pause();
+            if request.deadline().is_some_and(|deadline| deadline <= again) {
+                break;
+            }
+            request.clock().sleep_until(again).await;
+        }
+        Ok(match self.vote(request).await? {
+            Outcome::Decided(attempt) => attempt,
+            Outcome::Split(busy) => Attempt::Busy(busy),
+        })
+    }
+
+    async fn vote(self: &Arc<Self>, request: &Request) -> Result<Outcome> {
         let limit = self.patience(request.lease()).min(request.trip_timeout());
         let mut ballot = Ballot::new(self.count());
         let mut words = Words::new(self.count());
@@ -58,14 +91,18 @@ impl Nodes {
                     self.in_background(async move { while asks.next().await.is_some() {} });
                 }
                 let lease = Lease::new(request, sent).with_token(token);
-                Ok(Attempt::Held(lease.with_native(Arc::new(stake))))
+                let lease = lease.with_native(Arc::new(stake));
+                Ok(Outcome::Decided(Attempt::Held(lease)))
             }
-            Verdict::Others | Verdict::Apart => {
+            Verdict::Others | Verdict::Split | Verdict::Apart => {
                 let busy = Busy {
                     retry_after: ballot.free_in(),
                 };
                 self.give_back(stake, asks, limit).await;
-                Ok(Attempt::Busy(busy))
+                Ok(match verdict {
+                    Verdict::Others => Outcome::Decided(Attempt::Busy(busy)),
+                    _ => Outcome::Split(busy),
+                })
             }
             // Core abandons the attempt, everywhere.
             Verdict::Open | Verdict::Failed => Err(self.explain(words, self.quorum, limit)),
@@ -125,10 +162,10 @@ impl Nodes {
                     word: Word::Uncounted(why),
                 }
             }
-            Ok((Taken::Others { free_in }, _)) => {
+            Ok((Taken::Others { free_in, counter }, _)) => {
                 stake.has_not(node);
                 Said {
-                    vote: Vote::Others(free_in),
+                    vote: Vote::Others(counter, free_in),
                     word: Word::Against("held by others"),
                 }
             }

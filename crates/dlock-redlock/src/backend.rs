@@ -33,6 +33,13 @@ impl RedlockBackend {
     }
 }
 
+/// What a node has not confirmed by now ends with its lease.
+impl Drop for RedlockBackend {
+    fn drop(&mut self) {
+        self.nodes.stop();
+    }
+}
+
 fn capabilities(config: &Config) -> Capabilities {
     let mut capabilities = Capabilities::new("redlock");
     capabilities.fencing = true;

@@ -8,7 +8,7 @@ use dlock_core::{Error, ErrorKind, HeldNow, Result};
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::config::Config;
 use crate::error::{Word, Words};
@@ -116,6 +116,18 @@ impl Nodes {
         self.node_timeout
     }
 
+    /// Nothing is tried again in the background from now on.
+    pub(crate) fn stop(&self) {
+        self.background.stop.send_replace(true);
+    }
+
+    /// Resolves when nothing is to be tried again.
+    pub(crate) async fn stopped(&self) {
+        let mut stop = self.background.stop.subscribe();
+        // The sender is ours, so it cannot be gone.
+        let _ = stop.wait_for(|stop| *stop).await;
+    }
+
     /// The error that names every node.
     pub(crate) fn explain(&self, words: Words, needed: usize, limit: Duration) -> Error {
         words.error(
@@ -158,6 +170,7 @@ impl Nodes {
         if quiet.is_err() {
             tracing::debug!("closing while a node has not confirmed everything: its leases end it");
         }
+        self.stop();
         for peer in &self.peers {
             peer.node.close();
         }
@@ -173,6 +186,7 @@ pub(crate) fn unasked(why: &str) -> Error {
 struct Background {
     running: AtomicUsize,
     quiet: Notify,
+    stop: watch::Sender<bool>,
 }
 
 impl Background {

@@ -131,7 +131,10 @@ impl Nodes {
                 tracing::warn!(node = self.place(node), %error, "a node did not confirm a release; its lease ends it");
                 break;
             }
-            sleep(pause).await;
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.stopped() => break,
+            }
         }
         self.undoing.done(stake.attempt, bit(node));
     }

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 /// What one node said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Vote {
     /// The attempt holds the lock there, and the node's counter is this number, written by the attempt.
     Granted(u64),
     /// The same, from a node that does not count now.
     Uncounted,
-    /// Others hold it there.
-    Others(Option<Duration>),
+    /// Others hold it there, with this counter; when asking again is worth it, if that is known.
+    Others(u64, Option<Duration>),
     /// No answer, or an error.
     Failed,
 }
@@ -24,14 +24,16 @@ pub(crate) enum Verdict {
     Agreed(u64),
     /// A quorum has given the lock, with different counters: they must be raised.
     Apart,
-    /// Others hold it, or the vote is split.
+    /// Others hold it.
     Others,
+    /// Others hold it at single nodes, but nobody is known to have a quorum.
+    Split,
     /// Too few nodes answered to know anything.
     Failed,
 }
 
 /// The answers of all nodes to one question.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ballot {
     quorum: usize,
     votes: Vec<Option<Vote>>,
@@ -71,6 +73,16 @@ impl Ballot {
         }
     }
 
+    /// The same ballot with the nodes in another order.
+    #[cfg(test)]
+    pub(crate) fn reordered(&self, order: &[usize]) -> Self {
+        let votes = order.iter().map(|node| self.votes[*node]).collect();
+        Self {
+            votes,
+            ..self.clone()
+        }
+    }
+
     fn count(&self, which: impl Fn(&Vote) -> bool) -> usize {
         self.votes
             .iter()
@@ -89,15 +101,31 @@ impl Ballot {
             return Verdict::Open;
         }
         // It is lost; whether to others, or for lack of nodes?
-        let others = self.count(|vote| matches!(vote, Vote::Others(_)));
+        let others = self.most_of_others();
         let answered = self.count(|vote| *vote != Vote::Failed);
-        if others > 0 && answered >= self.quorum {
-            Verdict::Others
-        } else if answered + open >= self.quorum && open > 0 {
-            Verdict::Open
-        } else {
-            Verdict::Failed
+        if others >= self.quorum {
+            return Verdict::Others;
         }
+        if open > 0 && answered + open >= self.quorum {
+            return Verdict::Open;
+        }
+        if others == 0 || answered < self.quorum {
+            Verdict::Failed
+        } else {
+            Verdict::Split
+        }
+    }
+
+    /// How many nodes, at most, may be held by one and the same.
+    fn most_of_others(&self) -> usize {
+        let others = || {
+            self.votes.iter().flatten().filter_map(|vote| match vote {
+                Vote::Others(counter, _) => Some(*counter),
+                _ => None,
+            })
+        };
+        let same = |counter| others().filter(|other| *other == counter).count();
+        others().map(same).max().unwrap_or(0)
     }
 
     fn granted(&self) -> impl Iterator<Item = u64> {
@@ -139,7 +167,7 @@ impl Ballot {
             .iter()
             .flatten()
             .filter_map(|vote| match vote {
-                Vote::Others(free_in) => *free_in,
+                Vote::Others(_, free_in) => *free_in,
                 _ => None,
             })
             .collect();
@@ -154,7 +182,7 @@ mod tests {
     use super::*;
     use Vote::{Failed, Granted, Others, Uncounted};
 
-    const BUSY: Vote = Others(None);
+    const BUSY: Vote = Others(3, None);
 
     fn ballot(votes: &[Option<Vote>]) -> Ballot {
         let mut ballot = Ballot::new(votes.len());
@@ -176,6 +204,7 @@ mod tests {
     fn every_mix_of_answers_has_its_verdict() {
         let g = |n| Some(Granted(n));
         let (b, f, u) = (Some(BUSY), Some(Failed), Some(Uncounted));
+        let other = |n| Some(Others(n, None));
         for (votes, expected) in [
             (vec![None, None, None], Verdict::Open),
             (vec![g(7), g(7), None], Verdict::Agreed(7)),
@@ -184,7 +213,7 @@ mod tests {
             (vec![g(7), g(9), g(7)], Verdict::Agreed(7)),
             (vec![g(7), b, None], Verdict::Open),
             (vec![b, b, None], Verdict::Others),
-            (vec![g(7), b, f], Verdict::Others),
+            (vec![g(7), b, f], Verdict::Split),
             // Nobody says that others hold: too few nodes, not contention (C5).
             (vec![g(7), f, f], Verdict::Failed),
             (vec![f, f, b], Verdict::Failed),
@@ -192,8 +221,21 @@ mod tests {
             (vec![f, None, b], Verdict::Open),
             (vec![f, f, None], Verdict::Failed),
             (vec![g(7), u, u], Verdict::Failed),
-            (vec![g(7), u, b], Verdict::Others),
-            (vec![g(1), g(1), b, b], Verdict::Others),
+            (vec![g(7), u, b], Verdict::Split),
+            (vec![g(1), g(1), b, b], Verdict::Split),
+            (vec![g(1), b, other(4)], Verdict::Split),
+            (
+                vec![other(3), other(3), other(4), None, None],
+                Verdict::Open,
+            ),
+            (
+                vec![other(3), other(3), other(4), other(4), g(5)],
+                Verdict::Split,
+            ),
+            (
+                vec![other(3), other(3), other(4), other(4), f],
+                Verdict::Split,
+            ),
             (vec![g(1), g(1), g(1), b], Verdict::Agreed(1)),
             (vec![g(1), g(1), None, b], Verdict::Open),
             (vec![b, b, b, None, None], Verdict::Others),
@@ -222,7 +264,7 @@ mod tests {
 
     #[test]
     fn asking_again_is_worth_it_when_a_quorum_could_be_free() {
-        let ms = |n| Some(Others(Some(Duration::from_millis(n))));
+        let ms = |n| Some(Others(3, Some(Duration::from_millis(n))));
         let busy = ballot(&[ms(30), ms(10), ms(20), ms(50), ms(40)]);
         assert_eq!(busy.free_in(), Some(Duration::from_millis(30)));
         let split = ballot(&[Some(Granted(1)), Some(Granted(1)), ms(30), ms(10), ms(20)]);

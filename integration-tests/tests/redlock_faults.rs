@@ -1,0 +1,732 @@
+//! What goes wrong around a quorum, on five real servers, and what becomes of the lock.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod redis_support;
+mod redlock_support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dlock_core::{
+    Attempt, Backend, ErrorKind, Locks, LossReason, Mode, Name, Order, Released, Request, Settings,
+    SystemClock,
+};
+use integration_tests::{FaultProxy, Redis};
+use redis_support::harness::expire_at;
+use redis_support::{SOON, calls, lock, number, residue};
+use redlock_support::*;
+
+fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const PERSISTENT: &str = "?persistent=true";
+
+fn request(name: &str) -> Request {
+    let name = Name::new(name).expect("a name");
+    Request::new(name, Mode::Exclusive, Arc::new(SystemClock)).with_lease(seconds(10))
+}
+
+/// Resolves when nothing of any lock is left at the servers that run.
+async fn clean(five: &Five) {
+    for server in five.servers.iter().filter(|server| server.is_running()) {
+        integration_tests::until("nothing is left", SOON, || async {
+            match residue(server).await.as_slice() {
+                [] => Ok(()),
+                left => Err(integration_tests::Error::answer(
+                    "KEYS",
+                    format!("{left:?}"),
+                )),
+            }
+        })
+        .await
+        .expect("clean-up");
+    }
+}
+
+async fn cycle(locks: &Locks, name: &str) -> u64 {
+    let guard = lock(locks, name).await;
+    let token = guard.token().expect("fencing").get();
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    token
+}
+
+#[tokio::test]
+async fn one_and_two_nodes_down_are_not_missed_and_three_are() {
+    let five = start(5).await.expect("servers");
+    let locks = five.client(PERSISTENT).await;
+    let mut last = cycle(&locks, "a").await;
+    for down in [3, 1] {
+        five.servers[down].kill();
+        for _ in 0..3 {
+            let token = cycle(&locks, "a").await;
+            assert!(token > last);
+            last = token;
+        }
+        // A new client does not need them either.
+        cycle(&five.client(PERSISTENT).await, "a").await;
+        assert!(
+            locks
+                .mutex("b")
+                .expect("a name")
+                .try_lock()
+                .await
+                .expect("a quorum")
+                .is_some()
+        );
+    }
+    five.servers[0].kill();
+    let start = Instant::now();
+    let error = locks
+        .mutex("a")
+        .expect("a name")
+        .try_lock()
+        .await
+        .expect_err("two of five");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(start.elapsed() < seconds(3), "{:?}", start.elapsed());
+    let text = error.to_string();
+    assert!(text.contains("2 of 5 nodes agreed, 3 are needed"), "{text}");
+    for server in &five.servers {
+        assert!(text.contains(&server.addr().to_string()), "{text}");
+    }
+    assert!(
+        text.contains("is the server running?") && text.contains("granted"),
+        "{text}"
+    );
+    let error = dlock::connect(&five.url(PERSISTENT))
+        .await
+        .expect_err("no quorum");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    drop(locks);
+    clean(&five).await;
+}
+
+#[tokio::test]
+async fn a_frozen_node_costs_nothing_while_a_quorum_answers() {
+    let five = start(5).await.expect("servers");
+    // A time-out that would be noticed.
+    let locks = five.client("?persistent=true&node_timeout=2s").await;
+    cycle(&locks, "a").await;
+    five.servers[2].freeze();
+    let start = Instant::now();
+    for _ in 0..20 {
+        cycle(&locks, "a").await;
+    }
+    assert!(start.elapsed() < seconds(2), "{:?}", start.elapsed());
+    let other = five
+        .client("?persistent=true&node_timeout=2s&connect_timeout=300ms")
+        .await;
+    let guard = lock(&locks, "a").await;
+    let start = Instant::now();
+    assert!(
+        other
+            .mutex("a")
+            .expect("a name")
+            .try_lock()
+            .await
+            .expect("an answer")
+            .is_none()
+    );
+    assert!(start.elapsed() < seconds(2), "{:?}", start.elapsed());
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    five.servers[2].thaw();
+    // What the frozen node was asked for does not come to life with it.
+    clean(&five).await;
+    cycle(&locks, "a").await;
+}
+
+#[tokio::test]
+async fn frozen_nodes_without_which_there_is_no_quorum_cost_their_time_out() {
+    let five = start(5).await.expect("servers");
+    let locks = five.client("?persistent=true&node_timeout=300ms").await;
+    cycle(&locks, "a").await;
+    for server in &five.servers[..3] {
+        server.freeze();
+    }
+    let start = Instant::now();
+    let error = locks
+        .mutex("a")
+        .expect("a name")
+        .try_lock()
+        .await
+        .expect_err("no quorum");
+    let took = start.elapsed();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(took >= ms(300) && took < seconds(2), "{took:?}");
+    assert!(
+        error.to_string().contains("no answer within 300ms"),
+        "{error}"
+    );
+    for server in &five.servers[..3] {
+        server.thaw();
+    }
+    let settings = Settings::new().outage(seconds(20));
+    let patient = locks.with(settings).expect("good settings");
+    cycle(&patient, "a").await;
+    clean(&five).await;
+}
+
+/// R31: a grant whose answer was lost counts nowhere and stays nowhere.
+#[tokio::test]
+async fn grants_whose_answers_were_lost_are_freed() {
+    let five = start(5).await.expect("servers");
+    let mut url = five.url("?persistent=true&node_timeout=300ms&answer_timeout=500ms");
+    let mut proxies = Vec::new();
+    for server in &five.servers[..3] {
+        let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+        url = url.replace(&server.addr().to_string(), &proxy.addr().to_string());
+        proxies.push(proxy);
+    }
+    let locks = client(&url).await;
+    cycle(&locks, "a").await;
+    // Requests get through, answers do not: all five nodes give the lock, and two say so.
+    for proxy in &proxies {
+        proxy.black_hole(integration_tests::Direction::ToClient);
+    }
+    let error = locks
+        .mutex("b")
+        .expect("a name")
+        .try_lock()
+        .await
+        .expect_err("too few");
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    for proxy in &proxies {
+        proxy.heal().await;
+    }
+    let other = five.client(PERSISTENT).await;
+    cycle(&other, "b").await;
+    clean(&five).await;
+}
+
+/// R33: a node that came back without its data does not count until the longest lease has passed.
+#[tokio::test]
+async fn a_node_restarted_empty_does_not_count_for_the_longest_lease() {
+    const PARAMETERS: &str = "?longest_lease=3s&few_nodes=true";
+    let three = start(3).await.expect("servers");
+    let settings = Settings::new().lease(seconds(3)).outage(seconds(20));
+    // Nobody knows whether they had other data a moment ago.
+    let locks = client_with(&three.url(PARAMETERS), settings.clone()).await;
+    let error = locks
+        .mutex("a")
+        .expect("a name")
+        .try_lock()
+        .await
+        .expect_err("too young");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("counts again in"), "{error}");
+    let guard = lock(&locks, "a").await;
+    let old = guard.token();
+    // The lock is held at all three. One is down, one forgets: the third alone remembers.
+    three.servers[0].kill();
+    three.servers[1].kill();
+    three.servers[1].restart().await.expect("restart");
+    let back = Instant::now();
+    let other = client_with(&three.url(PARAMETERS), settings.clone()).await;
+    let mutex = other.mutex("a").expect("a name");
+    while back.elapsed() < seconds(2) {
+        // Busy, or too few nodes; never the lock.
+        if let Ok(Some(_)) = mutex.try_lock().await {
+            panic!("a second holder after {:?}", back.elapsed());
+        }
+        tokio::time::sleep(ms(20)).await;
+    }
+    // The holder has lost its quorum, and knows it.
+    let reason = tokio::time::timeout(SOON, guard.lost())
+        .await
+        .expect("told in time");
+    assert!(
+        matches!(reason, LossReason::Expired | LossReason::Gone),
+        "{reason:?}"
+    );
+    let next = lock(&other, "a").await;
+    assert!(next.token() > old);
+    // Somebody who says that nodes keep their data is believed: they count at once.
+    three.servers[2].kill();
+    three.servers[2].restart().await.expect("restart");
+    let trusting = three.client("?persistent=true").await;
+    cycle(&trusting, "b").await;
+}
+
+#[tokio::test]
+async fn a_lease_longer_than_the_longest_is_refused() {
+    let three = start(3).await.expect("servers");
+    let settings = Settings::new().lease(seconds(31));
+    let locks = client_with(&three.url(""), settings).await;
+    let error = locks
+        .mutex("a")
+        .expect("a name")
+        .try_lock()
+        .await
+        .expect_err("too long");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("longest_lease"), "{error}");
+}
+
+#[tokio::test]
+async fn nodes_that_keep_their_data_may_restart_under_a_hold() {
+    let three = start_with(3, |_| Redis {
+        durable: true,
+        ..Redis::default()
+    })
+    .await
+    .expect("servers");
+    let settings = Settings::new().lease(seconds(6));
+    let locks = client_with(&three.url(PERSISTENT), settings).await;
+    let guard = lock(&locks, "a").await;
+    for server in &three.servers {
+        server.kill();
+        server.restart().await.expect("restart");
+    }
+    let other = three.client(PERSISTENT).await;
+    assert!(
+        other
+            .mutex("a")
+            .expect("a name")
+            .try_lock()
+            .await
+            .expect("an answer")
+            .is_none()
+    );
+    assert!(guard.is_held());
+    assert_ne!(
+        guard.release().await.expect("release"),
+        Released::AlreadyLost
+    );
+}
+
+/// A node that lost the key is given it again at the next renewal, and counts in the one after.
+#[tokio::test]
+async fn a_node_that_lost_a_hold_is_repaired_and_does_not_count_in_that_round() {
+    let three = start(3).await.expect("servers");
+    let redlock = backend(&three.url(PERSISTENT)).await;
+    let Attempt::Held(lease) = redlock.try_acquire(&request("a")).await.expect("an answer") else {
+        panic!("free");
+    };
+    let lease = Arc::new(lease);
+    // One node is gone for good, one has lost the key: one alone still has it, and that is no quorum.
+    three.servers[2].kill();
+    three.servers[1]
+        .command(&["DEL", "redlock:{a}"])
+        .await
+        .expect("DEL");
+    let answers = redlock.renew(std::slice::from_ref(&lease)).await;
+    let [dlock_core::Renewal::Failed(error)] = answers.as_slice() else {
+        panic!("a repaired node counted: {answers:?}");
+    };
+    assert!(
+        error.to_string().contains("it no longer has the hold"),
+        "{error}"
+    );
+    integration_tests::until("the node is repaired", SOON, || async {
+        let value = three.servers[1].command(&["GET", "redlock:{a}"]).await?;
+        match value.text() {
+            Some(value) if value.contains(&lease.attempt().to_string()) => Ok(()),
+            other => Err(integration_tests::Error::answer(
+                "GET",
+                format!("{other:?}"),
+            )),
+        }
+    })
+    .await
+    .expect("the repair");
+    let answers = redlock.renew(std::slice::from_ref(&lease)).await;
+    assert!(
+        matches!(answers.as_slice(), [dlock_core::Renewal::Extended]),
+        "{answers:?}"
+    );
+    // The repaired counter is no lower than the token, so the next holder's is higher.
+    assert_eq!(
+        redlock.release(&lease).await.expect("release"),
+        Released::Freed
+    );
+    let Attempt::Held(next) = redlock.try_acquire(&request("a")).await.expect("an answer") else {
+        panic!("free");
+    };
+    assert!(next.token() > lease.token());
+    assert_eq!(
+        redlock.release(&next).await.expect("release"),
+        Released::Freed
+    );
+}
+
+/// Counters that differ cost one round more, and the token is above all of them; else acquire and release are one request each.
+#[tokio::test]
+async fn tokens_agree_in_one_round_and_counters_that_differ_are_raised() {
+    let three = start(3).await.expect("servers");
+    let locks = three.client(PERSISTENT).await;
+    cycle(&locks, "a").await;
+    let requests = async || {
+        let mut sum = 0;
+        for server in &three.servers {
+            sum += calls(server, "evalsha").await + calls(server, "eval").await;
+        }
+        sum
+    };
+    let before = requests().await;
+    for _ in 0..50 {
+        cycle(&locks, "a").await;
+    }
+    assert_eq!(
+        requests().await - before,
+        50 * 2 * 3,
+        "one request for each node, acquire and release"
+    );
+    // A client with a clock far ahead was here, and reached one node only.
+    let ahead = "4000000000000000";
+    three.servers[1]
+        .command(&["SET", "redlock:{a}", ahead, "PX", "600000"])
+        .await
+        .expect("SET");
+    // The first quorum may be the other two: then nothing need be raised, and the next holder still gets a higher token.
+    let mut last = 0;
+    for _ in 0..20 {
+        let token = cycle(&locks, "a").await;
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    }
+    three.servers[0].kill();
+    let token = cycle(&locks, "a").await;
+    assert!(token > 4_000_000_000_000_000, "{token}");
+    assert!(token > last);
+}
+
+/// R34: a clock that jumps at a node ends holds there early; a quorum of such nodes gives the lock away while its holder still
+/// believes in it. What protects the data is the token.
+#[tokio::test]
+async fn clocks_that_jump_give_the_lock_away_and_the_token_protects() {
+    let folder = integration_tests::Folder::new("faketime").expect("a folder");
+    let file = folder.file("time");
+    std::fs::write(&file, "+0").expect("a file");
+    let library = faketime_library();
+    let five = start_with(5, |node| Redis {
+        env: if node < 3 {
+            vec![
+                ("LD_PRELOAD".to_owned(), library.clone()),
+                (
+                    "FAKETIME_TIMESTAMP_FILE".to_owned(),
+                    file.display().to_string(),
+                ),
+                ("FAKETIME_NO_CACHE".to_owned(), "1".to_owned()),
+                ("DONT_FAKE_MONOTONIC".to_owned(), "1".to_owned()),
+            ]
+        } else {
+            Vec::new()
+        },
+        ..Redis::default()
+    })
+    .await
+    .expect("servers");
+    let settings = Settings::new().renewal(false);
+    let locks = client_with(&five.url(PERSISTENT), settings).await;
+    let old = lock(&locks, "a").await;
+    let other = five.client(PERSISTENT).await;
+    let mutex = other.mutex("a").expect("a name");
+    assert!(mutex.try_lock().await.expect("an answer").is_none());
+    std::fs::write(&file, "+120").expect("a file");
+    let new = mutex
+        .try_lock()
+        .await
+        .expect("an answer")
+        .expect("a quorum has forgotten the holder");
+    assert!(old.is_held(), "the first still believes that it holds");
+    let (old, new) = (old.token().expect("fencing"), new.token().expect("fencing"));
+    assert!(
+        new > old,
+        "the resource can tell them apart: {new} after {old}"
+    );
+    // One clock alone breaks nothing.
+    std::fs::write(&file, "+0").expect("a file");
+}
+
+fn faketime_library() -> String {
+    let folders = std::fs::read_dir("/usr/lib").expect("/usr/lib");
+    let places = folders
+        .flatten()
+        .map(|folder| folder.path().join("faketime/libfaketime.so.1"));
+    let found = places.filter(|path| path.exists()).next();
+    found
+        .expect("libfaketime is installed")
+        .display()
+        .to_string()
+}
+
+#[tokio::test]
+async fn the_clock_of_one_node_breaks_nothing() {
+    let three = start(3).await.expect("servers");
+    let locks = client_with(&three.url(PERSISTENT), Settings::new().lease(seconds(2))).await;
+    let guard = lock(&locks, "a").await;
+    let other = three.client(PERSISTENT).await;
+    for _ in 0..5 {
+        // As if its clock had jumped past the lease.
+        expire_at(&three.servers[0], "redlock:{a}")
+            .await
+            .expect("EVAL");
+        assert!(
+            other
+                .mutex("a")
+                .expect("a name")
+                .try_lock()
+                .await
+                .expect("an answer")
+                .is_none()
+        );
+        assert!(guard.is_held());
+        tokio::time::sleep(ms(300)).await;
+    }
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+}
+
+/// R32: contenders that ask at the same moment split the votes, again and again, and all are served.
+#[tokio::test]
+async fn fifty_contenders_are_all_served() {
+    let five = start(5).await.expect("servers");
+    let mut workers = tokio::task::JoinSet::new();
+    let inside = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    for _ in 0..50 {
+        // A client each, as from another machine.
+        let locks = five.client(PERSISTENT).await;
+        let inside = inside.clone();
+        workers.spawn(async move {
+            let mut tokens = Vec::new();
+            for _ in 0..4 {
+                let guard = locks
+                    .mutex("a")
+                    .expect("a name")
+                    .lock_within(seconds(60))
+                    .await;
+                let guard = guard.expect("an answer").expect("the lock within a minute");
+                assert_eq!(
+                    inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst),
+                    0,
+                    "two inside"
+                );
+                tokens.push(guard.token().expect("fencing").get());
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                assert_eq!(guard.release().await.expect("release"), Released::Freed);
+            }
+            locks.close().await.expect("close");
+            tokens
+        });
+    }
+    let mut all = Vec::new();
+    while let Some(tokens) = workers.join_next().await {
+        let tokens = tokens.expect("a worker");
+        assert!(tokens.is_sorted());
+        all.extend(tokens);
+    }
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 200, "a token was given twice");
+    clean(&five).await;
+}
+
+#[tokio::test]
+async fn split_votes_are_resolved_at_once() {
+    let four = start(4).await.expect("servers");
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(four.client(PERSISTENT).await);
+    }
+    let start = Instant::now();
+    for round in 0..20 {
+        let name = format!("split:{round}");
+        let tries = clients.iter().map(|locks| {
+            let mutex = locks.mutex(name.as_str()).expect("a name");
+            async move { mutex.try_lock().await.expect("an answer") }
+        });
+        let guards = futures::future::join_all(tries).await;
+        let held: Vec<_> = guards.into_iter().flatten().collect();
+        assert_eq!(held.len(), 1, "of those who tried at once, one has it");
+    }
+    assert!(start.elapsed() < seconds(20), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_node_with_a_wrong_password_is_named_and_the_password_is_not() {
+    let three = start_with(3, |node| Redis {
+        password: Some(if node == 1 { "other" } else { "hunter2" }.to_owned()),
+        ..Redis::default()
+    })
+    .await
+    .expect("servers");
+    let url = three
+        .url(PERSISTENT)
+        .replace("redlock://", "redlock://:hunter2@");
+    let error = dlock::connect(&url).await.expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let text = format!("{error} {error:?}");
+    assert!(
+        text.contains(&three.servers[1].addr().to_string()),
+        "{text}"
+    );
+    assert!(!text.contains("hunter2"), "{text}");
+    // Each node may have its own.
+    let urls = three.servers.iter().map(|server| server.url());
+    let config = dlock_redlock::Config::from_urls(urls)
+        .expect("good URLs")
+        .persistent(true);
+    let locks =
+        Locks::new(Arc::new(config.connect().await.expect("a connection"))).expect("defaults");
+    cycle(&locks, "a").await;
+}
+
+#[tokio::test]
+async fn one_server_under_two_names_is_refused() {
+    let three = start(3).await.expect("servers");
+    let port = three.servers[0].port();
+    let url = format!(
+        "redlock://127.0.0.1:{port},localhost:{port},127.0.0.1:{}",
+        three.servers[1].port()
+    );
+    let error = dlock::connect(&url)
+        .await
+        .expect_err("the same server twice");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("are one server"), "{error}");
+}
+
+#[tokio::test]
+async fn a_semaphore_is_refused_with_the_reason() {
+    let three = start(3).await.expect("servers");
+    let redlock = backend(&three.url(PERSISTENT)).await;
+    let name = Name::new("a").expect("a name");
+    let permit = Request::new(name, Mode::Permit { limit: 2 }, Arc::new(SystemClock));
+    let error = redlock.try_acquire(&permit).await.expect_err("no permits");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("more than the limit"), "{error}");
+    let locks = Locks::new(redlock).expect("defaults");
+    let error = locks.semaphore("a", 2).expect_err("no permits");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+}
+
+/// An attempt that was abandoned while nodes were down cannot come back with them.
+#[tokio::test]
+async fn abandon_is_confirmed_by_a_quorum_and_finished_later() {
+    let five = start(5).await.expect("servers");
+    let redlock = backend(&five.url("?persistent=true&node_timeout=300ms")).await;
+    let attempt = request("a");
+    let Attempt::Held(_) = redlock.try_acquire(&attempt).await.expect("an answer") else {
+        panic!("free");
+    };
+    five.servers[0].freeze();
+    five.servers[1].freeze();
+    redlock
+        .abandon(&attempt)
+        .await
+        .expect("three of five confirm");
+    let other = request("a");
+    let Attempt::Held(lease) = redlock.try_acquire(&other).await.expect("an answer") else {
+        panic!("an abandoned attempt is in the way");
+    };
+    assert_eq!(
+        redlock.release(&lease).await.expect("release"),
+        Released::Freed
+    );
+    five.servers[2].freeze();
+    let error = redlock
+        .abandon(&attempt)
+        .await
+        .expect_err("two of five are not enough");
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    for server in &five.servers[..3] {
+        server.thaw();
+    }
+    clean(&five).await;
+    // And it is refused when it asks again.
+    let again = redlock.try_acquire(&attempt).await;
+    assert!(!matches!(again, Ok(Attempt::Held(_))), "{again:?}");
+}
+
+#[tokio::test]
+async fn inspect_list_and_break_see_the_quorum() {
+    let five = start(5).await.expect("servers");
+    let locks = five.client(PERSISTENT).await;
+    let guard = lock(&locks, "shop:1").await;
+    let reader = locks
+        .rw_lock("shop:2")
+        .expect("a name")
+        .read()
+        .await
+        .expect("to read");
+    five.servers[4].kill();
+    five.servers[3].kill();
+    let info = locks.inspect("shop:1").await.expect("inspect");
+    assert_eq!(info.holders.len(), 1);
+    assert_eq!(info.holders[0].token, guard.token());
+    assert!(info.holders[0].expires_in > Some(seconds(20)));
+    let names: Vec<String> = locks
+        .list("shop:")
+        .await
+        .expect("list")
+        .iter()
+        .map(|i| i.name.to_string())
+        .collect();
+    assert_eq!(names, ["shop:1", "shop:2"]);
+    let other = five.client(PERSISTENT).await;
+    assert!(other.break_lock("shop:1").await.expect("break"));
+    assert!(!other.break_lock("shop:1").await.expect("break"));
+    let next = lock(&other, "shop:1").await;
+    assert_eq!(
+        guard.release().await.expect("release"),
+        Released::AlreadyLost
+    );
+    assert!(next.is_held());
+    assert_eq!(next.release().await.expect("release"), Released::Freed);
+    assert_eq!(reader.release().await.expect("release"), Released::Freed);
+}
+
+/// Many locks of one client are renewed in one trip to each node.
+#[tokio::test]
+async fn many_holds_are_renewed_in_one_round() {
+    let three = start(3).await.expect("servers");
+    let settings = Settings::new().lease(seconds(3)).order(Order::Strict);
+    let locks = client_with(&three.url(PERSISTENT), settings).await;
+    let mut guards = Vec::new();
+    for n in 0..50 {
+        guards.push(lock(&locks, &format!("many:{n}")).await);
+    }
+    let before = calls(&three.servers[0], "evalsha").await;
+    let renewed = locks.stats().renewals;
+    integration_tests::until("two rounds of renewals", SOON, || async {
+        let now = locks.stats().renewals;
+        if now >= renewed + 100 {
+            Ok(())
+        } else {
+            Err(integration_tests::Error::answer(
+                "renewals",
+                now.to_string(),
+            ))
+        }
+    })
+    .await
+    .expect("renewals");
+    let trips = calls(&three.servers[0], "evalsha").await - before;
+    assert!(
+        trips < 50,
+        "{trips} trips for {} renewals",
+        locks.stats().renewals
+    );
+    assert!(guards.iter().all(dlock_core::Guard::is_held));
+    assert_eq!(
+        number(
+            &three.servers[0]
+                .command(&["EXISTS", "redlock:{many:0}"])
+                .await
+                .expect("EXISTS")
+        ),
+        1
+    );
+}
