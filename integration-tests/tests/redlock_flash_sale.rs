@@ -21,7 +21,7 @@ use redlock_support::*;
 
 const PROCESSES: usize = 3;
 const WORKERS: usize = 50;
-const PURCHASES: usize = 20;
+const PURCHASES: usize = 100;
 const JOB: &str = "DLOCK_REDLOCK_SALE";
 
 #[tokio::test]
