@@ -2,10 +2,13 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use dlock_core::{Locks, Settings};
+use dlock_core::{Locks, Mode, Name, Released, Request, Settings, SystemClock};
 use dlock_redlock::{Config, RedlockBackend};
 use integration_tests::{Redis, RedisServer, Result};
+
+use crate::redis_support::{SOON, lock, residue};
 
 /// Independent servers, usually five.
 pub(crate) struct Five {
@@ -47,4 +50,43 @@ pub(crate) async fn client_with(url: &str, settings: Settings) -> Locks {
         .settings(settings)
         .build()
         .expect("good settings")
+}
+
+pub(crate) fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+pub(crate) fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub(crate) const PERSISTENT: &str = "?persistent=true";
+
+pub(crate) fn request(name: &str) -> Request {
+    let name = Name::new(name).expect("a name");
+    Request::new(name, Mode::Exclusive, Arc::new(SystemClock)).with_lease(seconds(10))
+}
+
+/// Resolves when nothing of any lock is left at the servers that run.
+pub(crate) async fn clean(five: &Five) {
+    for server in five.servers.iter().filter(|server| server.is_running()) {
+        integration_tests::until("nothing is left", SOON, || async {
+            match residue(server).await.as_slice() {
+                [] => Ok(()),
+                left => Err(integration_tests::Error::answer(
+                    "KEYS",
+                    format!("{left:?}"),
+                )),
+            }
+        })
+        .await
+        .expect("clean-up");
+    }
+}
+
+pub(crate) async fn cycle(locks: &Locks, name: &str) -> u64 {
+    let guard = lock(locks, name).await;
+    let token = guard.token().expect("fencing").get();
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    token
 }
