@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use dlock_core::{ErrorKind, Released};
 use dlock_redis::Config;
-use integration_tests::{Redis, RedisCluster, RedisServer, SentinelGroup, Tls};
+use integration_tests::{
+    Direction, FaultProxy, Redis, RedisCluster, RedisServer, SentinelGroup, Tls,
+};
 use redis_support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -37,6 +39,20 @@ async fn refused(config: Config, kind: ErrorKind, says: &str) {
     assert!(text.starts_with("redis: connect: "), "{text}");
     assert!(text.contains(says), "{text}");
     assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_slow_server_has_the_connect_time_out_for_everything_together() {
+    let server = RedisServer::start().await.expect("redis");
+    let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
+    // No single answer is too late, but there are at least six of them before the first lock.
+    proxy.delay(Direction::ToClient, Duration::from_millis(400));
+    refused(
+        config(&through(&server, &proxy)),
+        ErrorKind::TimedOut,
+        "within 2s",
+    )
+    .await;
 }
 
 /// Something that answers every request with the same words.

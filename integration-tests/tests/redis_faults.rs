@@ -12,21 +12,9 @@ mod redis_support;
 
 use std::time::{Duration, Instant};
 
-use dlock_core::{
-    Backend, ErrorKind, LossReason, Mode, Name, Released, Request, Settings, SystemClock,
-};
+use dlock_core::{ErrorKind, LossReason, Released, Settings};
 use integration_tests::{Direction, FaultProxy, Redis, RedisServer};
 use redis_support::*;
-
-fn seconds(n: u64) -> Duration {
-    Duration::from_secs(n)
-}
-
-fn through(server: &RedisServer, proxy: &FaultProxy) -> String {
-    server
-        .url()
-        .replace(&server.addr().to_string(), &proxy.addr().to_string())
-}
 
 /// Takes a lock as soon as the store lets us, whatever it says before.
 async fn lock_after_trouble(locks: &dlock_core::Locks, name: &str) -> dlock_core::Guard {
@@ -189,99 +177,6 @@ async fn a_message_that_never_was_is_found_by_the_sign_of_life() {
         Released::AlreadyLost
     );
     assert_eq!(granted.release().await.expect("release"), Released::Freed);
-}
-
-/// A waiter in the store's queue whose client has vanished without a word.
-async fn dead_waiter(url: &str, name: &str) {
-    let backend = backend(url).await;
-    let request = Request::new(
-        Name::new(name).expect("a name"),
-        Mode::Exclusive,
-        std::sync::Arc::new(SystemClock),
-    );
-    let waits = tokio::time::timeout(Duration::from_millis(300), backend.acquire(&request)).await;
-    assert!(waits.is_err(), "the lock was held");
-    // The connection ends with the client, and nobody abandons the attempt.
-    drop(backend);
-}
-
-#[tokio::test]
-async fn waiters_killed_in_the_queue_stall_nobody() {
-    let server = RedisServer::start().await.expect("redis");
-    let mine = client(&server.url()).await;
-    let guard = lock(&mine, "a").await;
-    let url = server.url();
-    futures::future::join_all((0..5).map(|_| dead_waiter(&url, "a"))).await;
-    let theirs = client(&server.url()).await;
-    let waiter = tokio::spawn(async move { lock(&theirs, "a").await });
-    integration_tests::until("the live one waits", SOON, || async {
-        let queue = number(&server.command(&["ZCARD", "dlock:{a}:q"]).await?);
-        if queue == 6 {
-            Ok(())
-        } else {
-            Err(integration_tests::Error::answer("ZCARD", queue.to_string()))
-        }
-    })
-    .await
-    .expect("the queue");
-    let start = Instant::now();
-    assert_eq!(guard.release().await.expect("release"), Released::Freed);
-    let granted = waiter.await.expect("a task");
-    // Their connections are gone, so they are skipped at once; a waiter lease would be 3 s each.
-    assert!(start.elapsed() < seconds(2), "{:?}", start.elapsed());
-    assert_eq!(granted.release().await.expect("release"), Released::Freed);
-    assert_eq!(residue(&server).await, Vec::<String>::new());
-}
-
-#[tokio::test]
-async fn a_grantee_that_vanished_silently_costs_no_more_than_its_lease() {
-    let server = RedisServer::start().await.expect("redis");
-    let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
-    let mine = client(&server.url()).await;
-    let gone = client_with(&through(&server, &proxy), Settings::new().lease(seconds(2))).await;
-    let guard = lock(&mine, "a").await;
-    let lost = tokio::spawn(async move { gone.mutex("a").expect("a name").lock().await });
-    waiting(&mine, "a", 1).await;
-    // Half open: the server believes that it listens.
-    proxy.black_hole(Direction::Both);
-    let theirs = client(&server.url()).await;
-    let waiter = tokio::spawn({
-        let theirs = theirs.clone();
-        async move { lock(&theirs, "a").await }
-    });
-    waiting(&theirs, "a", 2).await;
-    let start = Instant::now();
-    assert_eq!(guard.release().await.expect("release"), Released::Freed);
-    let granted = waiter.await.expect("a task");
-    assert!(start.elapsed() < seconds(2 + 2), "{:?}", start.elapsed());
-    assert_eq!(granted.release().await.expect("release"), Released::Freed);
-    lost.abort();
-}
-
-#[tokio::test]
-async fn a_grantee_silent_for_long_costs_no_more_than_a_waiter_lease() {
-    let server = RedisServer::start().await.expect("redis");
-    let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
-    let mine = client(&server.url()).await;
-    let gone = client(&through(&server, &proxy)).await; // a lease of 30 s
-    let guard = lock(&mine, "a").await;
-    let lost = tokio::spawn(async move { gone.mutex("a").expect("a name").lock().await });
-    waiting(&mine, "a", 1).await;
-    proxy.black_hole(Direction::Both);
-    let theirs = client(&server.url()).await;
-    let waiter = tokio::spawn({
-        let theirs = theirs.clone();
-        async move { lock(&theirs, "a").await }
-    });
-    waiting(&theirs, "a", 2).await;
-    // Its last sign of life gets old: by now it must confirm a grant, or is dropped.
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    let start = Instant::now();
-    assert_eq!(guard.release().await.expect("release"), Released::Freed);
-    let granted = waiter.await.expect("a task");
-    assert!(start.elapsed() < seconds(3 + 2), "{:?}", start.elapsed());
-    assert_eq!(granted.release().await.expect("release"), Released::Freed);
-    lost.abort();
 }
 
 #[tokio::test]

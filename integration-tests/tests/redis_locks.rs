@@ -192,7 +192,8 @@ async fn inspect_tells_owner_label_time_and_queue() {
     let server = RedisServer::start().await.expect("redis");
     let settings = Settings::new().label("nightly job, second try");
     let mine = client_with(&server.url(), settings).await;
-    let theirs = client(&server.url()).await;
+    // The waiter marks the holder's entry, and must leave its lease as it is whatever it remembers counters for.
+    let theirs = client(&format!("{}?fence_ttl=1h", server.url())).await;
     let guard = lock(&mine, "a").await;
     let waiter = tokio::spawn({
         let theirs = theirs.clone();

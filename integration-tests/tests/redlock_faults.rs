@@ -12,15 +12,12 @@ mod redis_support;
 mod redlock_support;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use dlock_core::{
-    Attempt, Backend, ErrorKind, Locks, LossReason, Mode, Name, Order, Released, Request, Settings,
-    SystemClock,
-};
+use dlock_core::{Attempt, Backend, ErrorKind, LossReason, Released, Settings};
 use integration_tests::{FaultProxy, Redis};
 use redis_support::harness::expire_at;
-use redis_support::{SOON, calls, lock, number, residue};
+use redis_support::{SOON, lock};
 use redlock_support::*;
 
 #[tokio::test]

@@ -12,15 +12,13 @@ mod redis_support;
 mod redlock_support;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use dlock_core::{
-    Attempt, Backend, ErrorKind, Locks, LossReason, Mode, Name, Order, Released, Request, Settings,
-    SystemClock,
+    Backend, ErrorKind, Locks, Mode, Name, Order, Released, Request, Settings, SystemClock,
 };
-use integration_tests::{FaultProxy, Redis};
-use redis_support::harness::expire_at;
-use redis_support::{SOON, calls, lock, number, residue};
+use integration_tests::Redis;
+use redis_support::{SOON, calls, lock, number};
 use redlock_support::*;
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use dlock::{Capability, LockInfo, Settings};
 use serde_json::json;
 
-use crate::connect::Store;
+use crate::connect::{Store, leave};
 use crate::exit::{Failure, Outcome, USAGE};
 use crate::show;
 
@@ -29,6 +29,7 @@ pub(crate) async fn run(store: &Store, name: &str, yes: bool) -> Outcome {
     } else {
         show::print(&format!("{name} is free already"))?;
     }
+    leave(&locks).await;
     Ok(0)
 }
 

@@ -21,12 +21,14 @@ Examples:
       dlock run backup -- /usr/local/bin/backup --all
   The same for all hosts, and give up when another one is at it:
       dlock run --no-wait --backend redis://cache:6379 backup -- backup --all
+  And survive the loss of a server:
+      dlock run --backend etcd://etcd-1,etcd-2,etcd-3 backup -- backup --all
   At most three encoders at a time:
       dlock run --permits 3 encode -- ffmpeg -i in.mov out.mp4
   Who holds what?
       dlock ls
   Is my store fit for locks?
-      dlock doctor --backend redis://cache:6379
+      dlock doctor --backend zk://zk-1,zk-2,zk-3
 
 A URL with a password is safer in $DLOCK_URL or in a file (--backend-file).
 
@@ -97,6 +99,8 @@ pub(crate) enum Command {
     },
     #[command(name = "__exec", hide = true)]
     Exec(ExecArgs),
+    #[command(name = "__keep", hide = true)]
+    Keep,
     #[command(name = "__demo-worker", hide = true)]
     DemoWorker(WorkerArgs),
 }
@@ -104,7 +108,8 @@ pub(crate) enum Command {
 const RUN_HELP: &str = "\
 The command runs without a shell in between, in a process group of its own, with the terminal as its own; signals sent to dlock \
 are passed on to the group. The lock is given back when the whole group is gone: what the command leaves behind when it ends is \
-sent SIGTERM, and SIGKILL after the grace time. If dlock itself is killed, the command is killed too.
+sent SIGTERM, and SIGKILL after the grace time. If dlock itself is killed, so is the group; a process that has left it (setsid) is \
+not.
 
 The command finds DLOCK_NAME, DLOCK_TOKEN (the fencing token), DLOCK_OWNER and DLOCK_BACKEND in its environment.
 

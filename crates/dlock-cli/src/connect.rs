@@ -1,15 +1,19 @@
 //! Which store: `--backend`, `--backend-file`, `DLOCK_URL`, else the files of this host.
 
 use std::path::Path;
+use std::time::Duration;
 
 use clap::Args;
 use dlock::{BackendUrl, Locks, Settings};
 
 use crate::exit::Failure;
 
+/// Nobody waits longer for a store that does not answer when all is done.
+const FAREWELL: Duration = Duration::from_secs(2);
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Store {
-    /// The store that keeps the locks, such as redis://host:6379 or file:/path [default: $DLOCK_URL, else file:]
+    /// The store that keeps the locks, such as redis://host:6379, etcd://host:2379, zk://host:2181 or file:/path [default: $DLOCK_URL, else file:]
     #[arg(long, value_name = "URL", global = true, help_heading = "Store")]
     pub(crate) backend: Option<String>,
 
@@ -55,6 +59,11 @@ impl Store {
     pub(crate) async fn connect(&self, settings: Settings) -> Result<Locks, Failure> {
         Ok(open(&self.url()?, settings).await?)
     }
+}
+
+/// Leaves nothing in the store, as far as it answers.
+pub(crate) async fn leave(locks: &Locks) {
+    let _ = tokio::time::timeout(FAREWELL, locks.close()).await;
 }
 
 pub(crate) async fn open(url: &str, settings: Settings) -> dlock::Result<Locks> {

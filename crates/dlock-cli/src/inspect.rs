@@ -2,7 +2,7 @@
 
 use dlock::{LockInfo, Settings};
 
-use crate::connect::Store;
+use crate::connect::{Store, leave};
 use crate::exit::Outcome;
 use crate::show;
 
@@ -14,6 +14,7 @@ pub(crate) async fn run(store: &Store, name: &str) -> Outcome {
     } else {
         show::print(&text(&lock))?;
     }
+    leave(&locks).await;
     Ok(0)
 }
 

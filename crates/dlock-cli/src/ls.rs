@@ -3,7 +3,7 @@
 use dlock::Settings;
 use serde_json::Value;
 
-use crate::connect::Store;
+use crate::connect::{Store, leave};
 use crate::exit::Outcome;
 use crate::show;
 
@@ -18,5 +18,6 @@ pub(crate) async fn run(store: &Store, prefix: &str) -> Outcome {
     } else {
         show::print_table(&show::locks(&found))?;
     }
+    leave(&locks).await;
     Ok(0)
 }

@@ -14,8 +14,6 @@ mod exit;
 mod inspect;
 mod ls;
 mod man;
-#[cfg(feature = "redis")]
-mod redis_link;
 mod run;
 mod show;
 mod top;
@@ -55,6 +53,7 @@ fn start(cli: Cli) -> Outcome {
     match cli.command {
         // Before any runtime: what follows replaces this process.
         Command::Exec(args) => Ok(run::shim::become_command(&args)),
+        Command::Keep => Ok(run::keeper::keep()),
         Command::Completions { shell } => man::completions(shell),
         Command::Man { folder } => man::pages(folder.as_deref()),
         Command::Run(args) => in_runtime(run::run(store, args)),

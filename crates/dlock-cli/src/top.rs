@@ -8,7 +8,7 @@ use dlock::{LockInfo, Locks, Settings};
 use serde_json::{Value, json};
 
 use crate::cli::time;
-use crate::connect::Store;
+use crate::connect::{Store, leave};
 use crate::exit::{Failure, Outcome};
 use crate::show;
 
@@ -41,13 +41,15 @@ pub(crate) async fn run(store: &Store, args: &TopArgs) -> Outcome {
         }
         looks += 1;
         if args.count.is_some_and(|count| looks >= count) {
-            return Ok(0);
+            break;
         }
         tokio::select! {
-            _ = tokio::signal::ctrl_c() => return Ok(0),
+            _ = tokio::signal::ctrl_c() => break,
             () = tokio::time::sleep(args.interval) => {}
         }
     }
+    leave(&locks).await;
+    Ok(0)
 }
 
 fn json(found: &[LockInfo]) -> Value {

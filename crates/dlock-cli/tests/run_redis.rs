@@ -172,7 +172,9 @@ fn an_outage_shorter_than_the_lease_is_not_noticed() {
     let mut running = redis.start_run(&["--ttl", "20s", "--grace", "1s"], &script);
     running.expect("in");
     redis.signal(Signal::STOP);
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    let url = format!("{}?connect_timeout=200ms", redis.url());
+    let other = redis.run(&["ls", "--backend", &url]);
+    assert_eq!(complaint(&other).0, 69, "others notice it");
     redis.signal(Signal::CONT);
     std::fs::write(&go, "").unwrap();
     assert_eq!(running.code(), 7);

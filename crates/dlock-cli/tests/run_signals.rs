@@ -10,7 +10,7 @@ mod common;
 use std::time::Instant;
 
 use common::{LIMIT, World, is_running, until};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Prints its own name for each signal it gets; sleeps in short steps, since a shell waits for its children first.
 fn listener(signals: &str) -> String {
@@ -44,6 +44,23 @@ fn every_signal_is_passed_on() {
     for (name, signal) in all {
         running.send(signal);
         running.expect(&format!("got {name}"));
+    }
+}
+
+/// The shell knows them by their numbers alone. 32 and 33 are the C library's.
+#[test]
+fn real_time_signals_are_passed_on_too() {
+    let world = World::new();
+    let numbers = ["34", "40", "64"];
+    let running = world.start(&[], "a", &listener(&numbers.join(" ")));
+    running.expect("ready");
+    for number in numbers {
+        let sent = std::process::Command::new("sh")
+            .args(["-c", "kill -$0 $1", number])
+            .arg(running.pid().as_raw_nonzero().to_string())
+            .status();
+        assert!(sent.unwrap().success());
+        running.expect(&format!("got {number}"));
     }
 }
 
@@ -137,6 +154,52 @@ fn when_dlock_is_killed_the_command_dies_and_the_lock_is_free() {
     until("the end of the command", || !is_running(command));
     let output = world.run(&["run", "--wait", "30s", "a", "--", "true"]);
     assert_eq!(output.status.code(), Some(0));
+}
+
+/// The processes whose parent is this one.
+fn children(parent: Pid) -> Vec<Pid> {
+    let parent = parent.as_raw_nonzero().to_string();
+    let numbers = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let name = entry.ok()?.file_name();
+        name.to_str()?.parse::<i32>().ok()
+    });
+    numbers
+        .filter(|number| {
+            let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+            let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+            rest.split_whitespace().nth(1) == Some(&parent)
+        })
+        .map(common::pid)
+        .collect()
+}
+
+#[test]
+fn when_dlock_is_killed_what_the_command_started_dies_too() {
+    let world = World::new();
+    let script =
+        "(trap '' HUP TERM; echo ready; exec sleep 1000) & echo $!; trap '' HUP TERM; wait";
+    let mut running = world.start(&[], "a", script);
+    let lines = [running.line(), running.line()];
+    let number = lines.iter().find_map(|line| line.parse().ok());
+    let grandchild = common::pid(number.unwrap());
+    let all = children(running.pid());
+    assert_eq!(all.len(), 2, "the command, and who looks after its group");
+    running.send(Signal::KILL);
+    assert!(running.wait().code().is_none());
+    until("the end of all", || {
+        !is_running(grandchild) && !all.iter().any(|pid| is_running(*pid))
+    });
+}
+
+#[test]
+fn a_run_leaves_no_process() {
+    let world = World::new();
+    let mut running = world.start(&[], "a", "echo ready; exec sleep 1000");
+    running.expect("ready");
+    let all = children(running.pid());
+    running.send(Signal::TERM);
+    assert_eq!(running.code(), 143);
+    assert!(!all.into_iter().any(is_running));
 }
 
 #[test]

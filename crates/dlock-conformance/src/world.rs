@@ -72,7 +72,8 @@ impl World {
     /// For how long a hold is valid after it was asked for (C7).
     pub(crate) fn validity(&self) -> Duration {
         let lease = self.lease();
-        lease.saturating_sub(lease / 100 + Duration::from_millis(2))
+        let margin = lease / 100 + Duration::from_millis(2);
+        lease.saturating_sub(margin + self.capabilities.early_end)
     }
 
     /// Settings with a lease that outlasts the case, where the request can choose it.

@@ -139,6 +139,9 @@ pub struct Capabilities {
     pub break_lock: bool,
     /// The shortest lease the store can keep.
     pub shortest_lease: Duration,
+    /// By how much the store may end a hold before its lease or session is over, counted from the last renewal: a hold is taken for
+    /// lost that much sooner. Less than half of the lease. Zero for most stores.
+    pub early_end: Duration,
     /// What the store's durability means for a lock, for people to read.
     pub durability: &'static str,
 }
@@ -161,6 +164,7 @@ impl Capabilities {
             inspect: false,
             break_lock: false,
             shortest_lease: Duration::from_millis(20),
+            early_end: Duration::ZERO,
             durability: "not stated",
         }
     }

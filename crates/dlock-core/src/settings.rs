@@ -159,7 +159,9 @@ impl Settings {
         };
         let shortest = capabilities.shortest_lease.max(Duration::from_millis(20));
         in_range("the lease", lease, shortest, LONGEST_LEASE)?;
-        let renew_every = self.renew_every.unwrap_or(lease / 3);
+        let early = capabilities.early_end.min(lease / 2);
+        let validity = lease.saturating_sub(drift_margin(lease) + early);
+        let renew_every = self.renew_every.unwrap_or((lease - early) / 3);
         let most = lease / 2;
         in_range(
             "the renewal interval",
@@ -187,14 +189,11 @@ impl Settings {
             None => default_label(),
         };
         check_label(&label)?;
-        let keeps = match capabilities.liveness {
-            Liveness::Process => None,
-            _ => Some(lease),
-        };
+        let ends = capabilities.liveness != Liveness::Process;
         Ok(Checked {
             lease,
-            validity: keeps.map(|lease| lease.saturating_sub(drift_margin(lease))),
-            renew_every: (self.renewal && keeps.is_some()).then_some(renew_every),
+            validity: ends.then_some(validity),
+            renew_every: (self.renewal && ends).then_some(renew_every),
             max_hold: self.max_hold,
             wait_at_most: self.wait_at_most,
             trip_timeout: self.trip_timeout,
@@ -210,7 +209,8 @@ impl Settings {
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub(crate) lease: Duration,
-    /// How long a hold is valid after the send time: the lease less the drift margin. `None`: no deadline.
+    /// How long a hold is valid after the send time: the lease less the drift margin and what the store may be early. `None`: no
+    /// deadline.
     pub(crate) validity: Option<Duration>,
     /// `None`: never.
     pub(crate) renew_every: Option<Duration>,
@@ -317,6 +317,22 @@ mod tests {
         assert!(error.to_string().contains("live as long as its session"));
         let checked = Settings::new().check(&capabilities).expect("no lease");
         assert_eq!(checked.lease, ttl);
+    }
+
+    #[test]
+    fn a_hold_of_a_store_that_may_be_early_ends_sooner_and_is_renewed_sooner() {
+        let mut capabilities = Capabilities::new("early");
+        capabilities.early_end = Duration::from_secs(9);
+        let lease = Duration::from_secs(30);
+        let checked = Settings::new().lease(lease).check(&capabilities);
+        let checked = checked.expect("settings");
+        let margin = drift_margin(lease) + Duration::from_secs(9);
+        assert_eq!(checked.validity, Some(lease - margin));
+        assert_eq!(checked.renew_every, Some(Duration::from_secs(7)));
+        // A store that claims too much still leaves something.
+        capabilities.early_end = Duration::MAX;
+        let checked = Settings::new().lease(lease).check(&capabilities);
+        assert!(checked.expect("settings").validity > Some(Duration::from_secs(14)));
     }
 
     #[test]

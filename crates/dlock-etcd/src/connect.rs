@@ -55,19 +55,8 @@ pub(crate) struct Told<T> {
 
 impl Link {
     pub(crate) fn new(config: &Config) -> Result<Self, Trouble> {
-        let mut options = ConnectOptions::new()
-            .with_connect_timeout(config.connect_timeout)
-            .with_keep_alive(PING_EVERY, config.answer_timeout)
-            .with_keep_alive_while_idle(false);
-        if let Some((user, password)) = &config.login {
-            options = options
-                .with_user(user, password)
-                .with_auto_token_refresh(true);
-        }
-        if config.tls {
-            options = with_tls(options, config)?;
-        }
-        let scheme = if config.tls { "https" } else { "http" };
+        let options = options(config)?;
+        let scheme = scheme(config);
         let nodes = config.addresses().into_iter().map(|address| Node {
             address: format!("{scheme}://{address}"),
             slot: Mutex::default(),
@@ -405,6 +394,37 @@ impl Watch {
             }
         }
     }
+}
+
+/// How clients of this cluster connect and log in.
+pub(crate) fn options(config: &Config) -> Result<ConnectOptions, Trouble> {
+    let mut options = ConnectOptions::new()
+        .with_connect_timeout(config.connect_timeout)
+        .with_keep_alive(PING_EVERY, config.answer_timeout)
+        .with_keep_alive_while_idle(false);
+    if let Some((user, password)) = &config.login {
+        options = options
+            .with_user(user, password)
+            .with_auto_token_refresh(true);
+    }
+    if config.tls {
+        options = with_tls(options, config)?;
+    }
+    Ok(options)
+}
+
+fn scheme(config: &Config) -> &'static str {
+    if config.tls { "https" } else { "http" }
+}
+
+/// The cluster's addresses as the client wants them.
+#[cfg(feature = "client")]
+pub(crate) fn endpoints(config: &Config) -> Vec<String> {
+    let scheme = scheme(config);
+    let addresses = config.addresses().into_iter();
+    addresses
+        .map(|address| format!("{scheme}://{address}"))
+        .collect()
 }
 
 /// A lease lasts whole seconds.

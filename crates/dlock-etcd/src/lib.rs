@@ -3,6 +3,8 @@
 mod acquire;
 mod attempts;
 mod backend;
+#[cfg(feature = "client")]
+pub mod client;
 mod config;
 mod connect;
 mod error;

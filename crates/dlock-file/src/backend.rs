@@ -13,7 +13,7 @@ use crate::wait;
 
 /// One client of a folder of locks.
 ///
-/// Made by [`Config::connect`](crate::Config::connect). Its methods need a tokio runtime with I/O and time enabled.
+/// Made by [`Config::connect`](crate::Config::connect). Its methods need a tokio runtime with time enabled; I/O is not needed.
 #[derive(Debug)]
 pub struct FileBackend {
     store: Arc<Store>,
@@ -130,6 +130,7 @@ impl Backend for FileBackend {
     }
 
     async fn close(&self) -> Result<()> {
+        locked(&self.store.porch).take();
         locked(&self.store.life).take();
         Ok(())
     }

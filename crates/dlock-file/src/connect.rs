@@ -5,7 +5,6 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use crate::key::Key;
 use crate::life::Life;
 use crate::slots;
 use crate::state::State;
+use crate::wait::Porch;
 
 /// Written into the folder, so that a later format is not misread by an earlier version.
 const FORMAT: &str = "dlock-file 1\n";
@@ -29,8 +29,8 @@ pub(crate) struct Store {
     pub(crate) folder: PathBuf,
     /// Made by the first acquire: a client that only looks leaves nothing.
     pub(crate) life: Mutex<Option<Life>>,
-    /// Numbers the sockets of this client's waiters.
-    pub(crate) bells: AtomicU64,
+    /// Made by the first wait.
+    pub(crate) porch: Mutex<Option<Porch>>,
 }
 
 /// Of all clients of this process: that is how far an attempt's threads reach.
@@ -60,7 +60,7 @@ impl Store {
         let store = Self {
             folder,
             life: Mutex::new(None),
-            bells: AtomicU64::new(0),
+            porch: Mutex::new(None),
         };
         store.bury_the_dead()?;
         Ok(store)

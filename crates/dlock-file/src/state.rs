@@ -38,7 +38,7 @@ pub(crate) struct Waiter {
     pub(crate) mode: Mode,
     /// When it last looked, on the host's monotonic clock.
     pub(crate) seen: u64,
-    /// The socket that wakes it, in `wake/`; `-` when it has none.
+    /// What wakes it: its client, a dot, and the bell's number; `-` when it has none.
     pub(crate) bell: String,
     pub(crate) label: String,
 }

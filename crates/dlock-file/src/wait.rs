@@ -1,18 +1,25 @@
-//! How a waiter wakes: the one before it rings its bell, a socket in `wake/`. The bell is a hint: whoever waits also looks by
-//! itself now and then, because a process that was killed rings nobody.
+//! How a waiter wakes: the one before it rings its bell. The bell is a hint: whoever waits also looks by itself now and then,
+//! because a process that was killed rings nobody.
+//!
+//! The bells of a client share a socket in `wake/`, and a thread that listens to it. Not the runtime: one that was built
+//! without I/O panics when it is asked for some.
 
-use std::os::unix::net::UnixDatagram as PlainSocket;
+use std::collections::HashMap;
+use std::io;
+use std::net::Shutdown;
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlock_core::{Attempt, Busy, Lease, Moment, Request, Result};
-use tokio::net::UnixDatagram;
+use tokio::sync::Notify;
 
 use crate::acquire::{Ask, Outcome};
 use crate::backend::blocking;
 use crate::connect::{Store, locked};
+use crate::life::ClientId;
 use crate::state::State;
 
 /// How long the first waiter may need to see that a holder was killed.
@@ -61,65 +68,136 @@ pub(crate) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Att
     }
 }
 
-/// A waiter's socket. It is there while the waiter waits.
+/// A waiter's bell. It hangs while the waiter waits.
 #[derive(Debug)]
 struct Bell {
+    /// `-` when there is no socket, because the folder's path is too long for one; the waiter then only looks by itself.
     name: String,
-    path: PathBuf,
-    /// `None` when the folder's path is too long for a socket; the waiter then only looks by itself.
-    socket: Option<UnixDatagram>,
+    number: u64,
+    rung: Arc<Notify>,
+    board: Option<Board>,
 }
+
+/// The bells of one client, by their numbers.
+type Board = Arc<Mutex<HashMap<u64, Arc<Notify>>>>;
 
 impl Bell {
     fn hang(store: &Store) -> Self {
-        let number = store.bells.fetch_add(1, Ordering::Relaxed);
-        let name = match locked(&store.life).as_ref() {
-            Some(life) => format!("{}.{number:x}", life.id()),
+        let board = store.board();
+        let rung = Arc::new(Notify::new());
+        let number = NEXT_BELL.fetch_add(1, Ordering::Relaxed);
+        let name = match &board {
+            Some((client, board)) => {
+                locked(board).insert(number, rung.clone());
+                format!("{client}.{number:x}")
+            }
             None => "-".to_owned(),
         };
-        let path = store.path("wake", &name);
-        let socket = UnixDatagram::bind(&path).ok();
         Self {
-            name: if socket.is_some() {
-                name
-            } else {
-                "-".to_owned()
-            },
-            path,
-            socket,
+            name,
+            number,
+            rung,
+            board: board.map(|(_, board)| board),
         }
     }
 
     async fn rung(&self) {
-        let Some(socket) = &self.socket else {
-            return std::future::pending().await;
-        };
-        let mut byte = [0];
-        if socket.recv(&mut byte).await.is_err() {
-            std::future::pending().await
+        self.rung.notified().await;
+    }
+}
+
+static NEXT_BELL: AtomicU64 = AtomicU64::new(0);
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        if let Some(board) = &self.board {
+            locked(board).remove(&self.number);
         }
     }
 }
 
-impl Drop for Bell {
+/// The socket of a client whose tasks have waited. It is there until the client ends.
+#[derive(Debug)]
+pub(crate) struct Porch {
+    client: ClientId,
+    path: PathBuf,
+    socket: UnixDatagram,
+    board: Board,
+}
+
+impl Porch {
+    fn open(client: ClientId, path: PathBuf) -> io::Result<Self> {
+        let porch = Self {
+            client,
+            socket: UnixDatagram::bind(&path)?,
+            path,
+            board: Board::default(),
+        };
+        let (ear, board) = (porch.socket.try_clone()?, porch.board.clone());
+        std::thread::Builder::new()
+            .name("dlock-file-bells".to_owned())
+            .spawn(move || listen(&ear, &board))?;
+        Ok(porch)
+    }
+}
+
+impl Drop for Porch {
     fn drop(&mut self) {
-        if self.socket.is_some() {
-            let _ = std::fs::remove_file(&self.path);
+        // The thread hears that nothing more will come.
+        let _ = self.socket.shutdown(Shutdown::Both);
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn listen(ear: &UnixDatagram, board: &Board) {
+    let mut number = [0; 8];
+    loop {
+        match ear.recv(&mut number) {
+            Ok(0) => return,
+            Ok(_) => {
+                if let Some(bell) = locked(board).get(&u64::from_le_bytes(number)) {
+                    bell.notify_one();
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return,
         }
     }
 }
 
 impl Store {
+    /// Where the bells of this client hang.
+    fn board(&self) -> Option<(ClientId, Board)> {
+        let client = locked(&self.life).as_ref()?.id();
+        let mut porch = locked(&self.porch);
+        if porch.as_ref().is_none_or(|porch| porch.client != client) {
+            *porch = Porch::open(client, self.path("wake", &socket_of(&client.to_string()))).ok();
+        }
+        porch.as_ref().map(|porch| (client, porch.board.clone()))
+    }
+
     /// Rings the bell of the waiter whose turn it is, and only that one (C17).
     pub(crate) fn wake_next(&self, state: &State) {
-        let Some(waiter) = state.next().filter(|waiter| waiter.bell != "-") else {
+        let Some(waiter) = state.next() else {
             return;
         };
-        // A bell that is full has been rung, and one that is gone has nobody behind it.
-        if let Ok(socket) = PlainSocket::unbound()
+        let Some((client, number)) = waiter.bell.split_once('.') else {
+            return;
+        };
+        let Ok(number) = u64::from_str_radix(number, 16) else {
+            return;
+        };
+        // A socket that is full will be read, and one that is gone has nobody behind it.
+        if let Ok(socket) = UnixDatagram::unbound()
             && socket.set_nonblocking(true).is_ok()
         {
-            let _ = socket.send_to(&[1], self.path("wake", &waiter.bell));
+            let path = self.path("wake", &socket_of(client));
+            let _ = socket.send_to(&number.to_le_bytes(), path);
         }
     }
+}
+
+/// Named after its client, so that whoever buries the client finds it.
+fn socket_of(client: &str) -> String {
+    format!("{client}.bell")
 }

@@ -183,3 +183,24 @@ async fn a_client_whose_proof_of_life_was_removed_makes_it_again() {
     let _ = guard.release().await.unwrap();
     let _ = other.release().await.unwrap();
 }
+
+#[test]
+fn a_runtime_without_io_is_enough_to_wait() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let (mine, theirs) = (client(dir.path()), client(dir.path()));
+    runtime.block_on(async {
+        let guard = mine.mutex("a").unwrap().lock().await.unwrap();
+        let waiter = tokio::spawn(async move { theirs.mutex("a").unwrap().lock().await });
+        while mine.inspect("a").await.unwrap().waiters.is_empty() {
+            assert!(!waiter.is_finished(), "nobody waits");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let _ = guard.release().await.unwrap();
+        let _ = waiter.await.unwrap().unwrap().release().await.unwrap();
+    });
+    drop(mine);
+}

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Attempt, AttemptId, Busy, ErrorKind, Lease, Mode, Request};
+use dlock_core::{Attempt, AttemptId, Busy, ErrorKind, Lease, Request};
 
 use crate::backend::Store;
 use crate::config::Style;
 use crate::connect::{Answer, Call, millis};
 use crate::error::Trouble;
+use crate::how::Attempt32;
 use crate::key::Keys;
 
 /// How long a request of an abandoned attempt that is still under way is refused.
@@ -34,21 +35,18 @@ impl Store {
     /// Asks once; with an inbox, the attempt then stands in the queue if others hold the lock.
     pub(crate) async fn ask(&self, request: &Request, inbox: &str) -> Result<Reply, Trouble> {
         let key = self.keys.lock(request.name());
-        let attempt = Attempt32::new(request.attempt());
-        let lease = millis(request.lease()).to_string();
+        let (attempt, lease) = (request.attempt(), request.lease());
         let call = if self.config.style == Style::Plain {
-            let tombstone = self.tombstone(&key, request.attempt())?;
+            let tombstone = self.tombstone(&key, attempt)?;
             let keys = [key.as_str(), tombstone.as_str()];
             Call::new(&self.scripts.acquire, keys.into_iter())
-                .arg(attempt)
-                .arg(lease)
+                .arg(Attempt32::new(attempt))
+                .arg(millis(lease).to_string())
         } else {
-            self.call(&self.scripts.acquire, &key, attempt)
-                .arg(mode_text(request.mode()))
-                .arg(lease)
-                .arg(request.label())
-                .arg(inbox)
-                .arg((millis(request.lease()) + millis(self.config.fence_ttl)).to_string())
+            Call::on(&self.scripts.acquire, &key)
+                .arg(self.how.holder(attempt, request.label()))
+                .arg(self.how.acquire(request.mode(), lease, inbox))
+                .arg(self.how.lasts(lease))
         };
         let limit = self.limit(request);
         // Read before the first byte is sent (C7).
@@ -135,18 +133,14 @@ impl Store {
         self.link.call(&call, self.limit(request)).await.map(|_| ())
     }
 
-    /// A call with the arguments that all scripts with a queue begin with.
+    /// A call with the arguments that all scripts with a queue but the acquire begin with.
     pub(crate) fn call<'a>(
         &self,
         script: &'a crate::script::Script,
         key: &str,
         attempt: impl AsRef<[u8]>,
     ) -> Call<'a> {
-        Call::on(script, key)
-            .arg(attempt)
-            .arg(self.style)
-            .arg(&self.waiter_ms)
-            .arg(&self.fence_ms)
+        Call::on(script, key).arg(attempt).arg(self.how.plain())
     }
 
     pub(crate) fn tombstone(&self, key: &str, attempt: AttemptId) -> Result<String, Trouble> {
@@ -156,23 +150,6 @@ impl Store {
 
     fn limit(&self, request: &Request) -> Duration {
         self.config.answer_timeout.min(request.trip_timeout())
-    }
-}
-
-/// An attempt as it is written into the store: 32 hexadecimal digits, without a trip to the heap.
-pub(crate) struct Attempt32([u8; 32]);
-
-impl Attempt32 {
-    pub(crate) fn new(attempt: AttemptId) -> Self {
-        let mut text = [0; 32];
-        attempt.as_uuid().simple().encode_lower(&mut text);
-        Self(text)
-    }
-}
-
-impl AsRef<[u8]> for Attempt32 {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
     }
 }
 
@@ -200,14 +177,6 @@ impl From<Reply> for Attempt {
 fn in_millis(left: i64) -> Option<Duration> {
     let left = u64::try_from(left).ok().filter(|left| *left > 0)?;
     Some(Duration::from_millis(left))
-}
-
-pub(crate) fn mode_text(mode: Mode) -> String {
-    match mode {
-        Mode::Exclusive => "X".to_owned(),
-        Mode::Shared => "S".to_owned(),
-        Mode::Permit { limit } => format!("P{limit}"),
-    }
 }
 
 pub(crate) fn strange(what: &str) -> Trouble {

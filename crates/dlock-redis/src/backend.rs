@@ -3,15 +3,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dlock_core::{
-    Attempt, AttemptId, Backend, Capabilities, Capability, Error, Fairness, FencingToken, Lease,
-    Liveness, LockInfo, Name, Operation, Reach, Released, Renewal, Request, Result, WakeUp,
+    Attempt, AttemptId, Backend, Capabilities, Capability, Error, ErrorKind, Fairness,
+    FencingToken, Lease, Liveness, LockInfo, Mode, Name, Operation, Reach, Released, Renewal,
+    Request, Result, WakeUp,
 };
 use uuid::Uuid;
 
-use crate::acquire::{Attempt32, MEMORY};
+use crate::acquire::MEMORY;
 use crate::config::{Config, Style};
 use crate::connect::{Call, Link, millis};
 use crate::error::Trouble;
+use crate::how::{Attempt32, How};
 use crate::key::Keys;
 use crate::script::Scripts;
 use crate::wait::Inbox;
@@ -38,9 +40,7 @@ pub(crate) struct Store {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) channel: String,
     /// Script arguments that never change.
-    pub(crate) style: &'static str,
-    pub(crate) waiter_ms: String,
-    pub(crate) fence_ms: String,
+    pub(crate) how: How,
     capabilities: Capabilities,
     identity: String,
 }
@@ -132,22 +132,29 @@ impl Store {
             },
             inbox,
             channel,
-            style: match (config.style, config.is_cluster()) {
-                (Style::Barging, false) => "B",
-                (Style::Barging, true) => "BC",
-                (_, false) => "F",
-                (_, true) => "FC",
-            },
-            waiter_ms: millis(config.waiter_lease).to_string(),
-            fence_ms: millis(config.fence_ttl).to_string(),
+            how: How::new(&config),
             capabilities: capabilities(&config),
             identity: config.identity_text(),
             config,
         }
     }
 
-    /// Connects, and takes and frees a lock of its own, so that a missing permission shows now and not at the first lock.
+    /// Connects, and takes and frees a lock of its own, so that a missing permission shows now and not at the first lock. All of
+    /// it within the connect time-out.
     pub(crate) async fn check(&self) -> Result<(), Trouble> {
+        let limit = self.config.connect_timeout;
+        tokio::time::timeout(limit, self.try_out())
+            .await
+            .unwrap_or_else(|_| {
+                Err(Trouble::new(
+                    ErrorKind::TimedOut,
+                    format!("not ready within {limit:?}: is the server overloaded or far away?"),
+                )
+                .unsent())
+            })
+    }
+
+    async fn try_out(&self) -> Result<(), Trouble> {
         self.link.connect().await?;
         if let Some(acquires) = &self.acquires {
             acquires.connect().await?;
@@ -169,21 +176,16 @@ impl Store {
             )
         } else {
             // Everything it leaves is gone after a millisecond or two.
-            let on = |script| {
-                Call::on(script, &key)
-                    .arg(Attempt32::new(attempt))
-                    .arg(self.style)
-                    .arg("1")
-                    .arg("1")
-            };
+            let (how, moment) = (self.how.for_a_moment(), Duration::from_millis(1));
             (
-                on(&self.scripts.acquire)
-                    .arg("X")
-                    .arg("1")
-                    .arg("")
-                    .arg("")
-                    .arg("2"),
-                on(&self.scripts.abandon).arg("1"),
+                Call::on(&self.scripts.acquire, &key)
+                    .arg(how.holder(attempt, ""))
+                    .arg(how.acquire(Mode::Exclusive, moment, ""))
+                    .arg(how.lasts(moment)),
+                Call::on(&self.scripts.abandon, &key)
+                    .arg(Attempt32::new(attempt))
+                    .arg(how.plain())
+                    .arg("1"),
             )
         };
         for call in [take, free] {

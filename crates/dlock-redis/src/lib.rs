@@ -2,10 +2,13 @@
 
 mod acquire;
 mod backend;
+#[cfg(feature = "client")]
+pub mod client;
 mod config;
 mod connect;
 mod error;
 mod fence;
+mod how;
 mod inspect;
 mod key;
 pub mod node;

@@ -13,11 +13,12 @@ use dlock_core::{
     AttemptId, Error, ErrorKind, Lease, LockInfo, Mode, Name, Operation, Renewal, Result,
 };
 
-use crate::acquire::{Attempt32, MEMORY, mode_text, strange};
+use crate::acquire::{MEMORY, strange};
 use crate::backend::Store;
 use crate::config::{Config, Style, Topology, address};
 use crate::connect::{Answer, Call, Link, millis};
 use crate::error::Trouble;
+use crate::how::Attempt32;
 use crate::script::Script;
 
 /// The highest token that may be proposed: counters have 16 digits, and a server adds to them without loss up to 2^53.
@@ -226,14 +227,10 @@ impl Node {
     pub async fn take(&self, wish: Wish<'_>, proposed: u64) -> Result<Taken> {
         let store = &self.store;
         let key = store.keys.lock(wish.name);
-        let lease = millis(wish.lease);
-        let call = store
-            .call(&store.scripts.acquire, &key, Attempt32::new(wish.attempt))
-            .arg(mode_text(wish.mode))
-            .arg(lease.to_string())
-            .arg(wish.label)
-            .arg("")
-            .arg((lease + millis(store.config.fence_ttl)).to_string())
+        let call = Call::on(&store.scripts.acquire, &key)
+            .arg(store.how.holder(wish.attempt, wish.label))
+            .arg(store.how.acquire(wish.mode, wish.lease, ""))
+            .arg(store.how.lasts(wish.lease))
             .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
         let (answer, _) = store.link.call(&call, store.config.answer_timeout).await?;
         Ok(read_taken(answer)?)

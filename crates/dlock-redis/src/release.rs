@@ -2,11 +2,12 @@
 
 use dlock_core::{Error, ErrorKind, Lease, Name, Released, Result};
 
-use crate::acquire::{Attempt32, MEMORY, Stray};
+use crate::acquire::{MEMORY, Stray};
 use crate::backend::Store;
 use crate::config::Style;
 use crate::connect::{Answer, Call, millis};
 use crate::error::Trouble;
+use crate::how::Attempt32;
 
 impl Store {
     pub(crate) async fn free(&self, lease: &Lease) -> Result<Released> {

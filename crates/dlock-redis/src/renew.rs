@@ -5,10 +5,11 @@ use std::sync::Arc;
 use dlock_core::{Lease, LossReason, Renewal};
 use futures::future::join_all;
 
-use crate::acquire::{Attempt32, strange};
+use crate::acquire::strange;
 use crate::backend::Store;
 use crate::connect::{Answer, Call, millis};
 use crate::error::Trouble;
+use crate::how::Attempt32;
 
 impl Store {
     pub(crate) async fn extend(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
@@ -27,7 +28,7 @@ impl Store {
             .map(|lease| self.keys.lock(lease.name()))
             .collect();
         let mut call =
-            Call::new(&self.scripts.renew, keys.iter().map(String::as_str)).arg(&self.fence_ms);
+            Call::new(&self.scripts.renew, keys.iter().map(String::as_str)).arg(self.how.fence());
         for lease in leases {
             call = call
                 .arg(Attempt32::new(lease.attempt()))

@@ -12,7 +12,7 @@ pub(crate) struct Script {
 impl Script {
     pub(crate) fn new(name: &'static str, parts: &[&str]) -> Self {
         let source = parts.join("\n");
-        let hash = redis::Script::new(&source).get_hash().to_owned();
+        let hash = crate::connect::hash_of(&source);
         Self { name, source, hash }
     }
 }

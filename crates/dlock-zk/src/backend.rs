@@ -46,6 +46,16 @@ impl ZkBackend {
     }
 }
 
+/// How much sooner than expected a session can end.
+///
+/// A renewal proves that the leader knows the session, not that it has just heard of it: followers report signs of life every half tick,
+/// and one that is cut off together with its client reports none of those since. A session is at least two ticks long, so
+/// half a tick is at most a quarter of it; and the sign of life before the lost ones is one heartbeat of the client older.
+fn early_end(ttl: Duration) -> Duration {
+    let heartbeat = (ttl * 2 / 5).min(Duration::from_secs(4)) * 3 / 8;
+    ttl / 4 + heartbeat
+}
+
 fn capabilities(ttl: Duration) -> Capabilities {
     let mut capabilities = Capabilities::new("zk");
     capabilities.fencing = true;
@@ -54,6 +64,7 @@ fn capabilities(ttl: Duration) -> Capabilities {
         bound: Duration::from_millis(100),
     };
     capabilities.liveness = Liveness::Session { ttl };
+    capabilities.early_end = early_end(ttl);
     capabilities.reach = Reach::Network;
     capabilities.shared = true;
     capabilities.downgrade = true;

@@ -241,7 +241,7 @@ impl Config {
         ZkBackend::connect(self).await
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.hosts.is_empty() {
             return Err(Error::invalid(
                 "no host is given: write it like zk://host:2181, several with commas",

@@ -129,23 +129,8 @@ impl Session {
         }
     }
 
-    /// Within the connect time-out.
     async fn connect(config: &Config, old: Option<SessionInfo>) -> Result<Self> {
-        let limit = config.connect_limit();
-        let connected = timeout(limit, connector(config, old)?).await;
-        let client = match connected {
-            Ok(Ok(client)) => client,
-            Ok(Err(cause)) => return Err(Fault::from(cause).into()),
-            Err(_) => {
-                return Err(Error::new(
-                    ErrorKind::Unreachable,
-                    format!(
-                        "no server of {} answered within {limit:?}: are they running and reachable?",
-                        config.identity_text()
-                    ),
-                ));
-            }
-        };
+        let client = connect(config, old).await?;
         let breaks = Arc::<AtomicU64>::default();
         Ok(Self {
             state: follow(&client, breaks.clone()),
@@ -360,6 +345,22 @@ fn is_expired(error: &Error) -> bool {
         .source()
         .and_then(|source| source.downcast_ref::<zookeeper_client::Error>())
         .is_some_and(|cause| *cause == zookeeper_client::Error::SessionExpired)
+}
+
+/// A session of the client, within the connect time-out.
+pub(crate) async fn connect(config: &Config, old: Option<SessionInfo>) -> Result<Client> {
+    let limit = config.connect_limit();
+    match timeout(limit, connector(config, old)?).await {
+        Ok(Ok(client)) => Ok(client),
+        Ok(Err(cause)) => Err(Fault::from(cause).into()),
+        Err(_) => Err(Error::new(
+            ErrorKind::Unreachable,
+            format!(
+                "no server of {} answered within {limit:?}: are they running and reachable?",
+                config.identity_text()
+            ),
+        )),
+    }
 }
 
 /// The client's call that opens a session.

@@ -2,6 +2,8 @@
 
 mod acquire;
 mod backend;
+#[cfg(feature = "client")]
+pub mod client;
 mod config;
 mod connect;
 mod error;

@@ -70,7 +70,7 @@ impl Fault for Line {
 pub(crate) async fn expire_at(server: &RedisServer, key: &str) -> Result<()> {
     const SCRIPT: &str = "local k = KEYS[1] local v = redis.call('GET', k) if not v then return 0 end \
         if #v == 32 then return redis.call('DEL', k) end \
-        if string.find(v, '^%x', 18) then redis.call('SETRANGE', k, 49, '0000000000000') else \
+        if string.find(v, '^%x', 18) then redis.call('PEXPIRE', k, tonumber(string.sub(v, 50, 62))) else \
         for _, a in ipairs(redis.call('ZRANGE', k .. ':h', 0, -1)) do redis.call('ZADD', k .. ':h', 1, a) end end \
         return 1";
     server

@@ -8,10 +8,21 @@ use std::time::Duration;
 
 use dlock_core::{Guard, Locks, Settings};
 use dlock_redis::{Config, RedisBackend};
-use integration_tests::{RedisServer, Reply};
+use integration_tests::{FaultProxy, RedisServer, Reply};
 
 /// Longer than anything takes on a loaded machine, and far shorter than the default lease.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
+
+pub(crate) fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+/// The server's URL by way of a proxy.
+pub(crate) fn through(server: &RedisServer, proxy: &FaultProxy) -> String {
+    server
+        .url()
+        .replace(&server.addr().to_string(), &proxy.addr().to_string())
+}
 
 pub(crate) fn config(url: &str) -> Config {
     Config::from_url(url).expect("a good URL")
@@ -117,7 +128,7 @@ pub(crate) async fn calls(server: &RedisServer, command: &str) -> u64 {
 /// A user with no more than locks need, as the documentation says.
 pub(crate) const ACL: &str = "user default on nopass ~* &* +@all\n\
     user locker on >s3cret ~dlock:* ~dlock-abandoned:* ~dlock-fence:* &dlock:* -@all +@connection +eval +evalsha +subscribe \
-    +unsubscribe +publish +scan +get +set +setrange +del +exists +type +time +pttl +pexpire +zadd +zrem +zcard +zscore +zrange \
+    +unsubscribe +publish +scan +get +set +del +exists +type +time +pttl +pexpire +zadd +zrem +zcard +zscore +zrange \
     +zrangebyscore +zremrangebyscore +hset +hget +hdel\n";
 
 /// A certificate authority, and a certificate of it for `localhost`, as files.

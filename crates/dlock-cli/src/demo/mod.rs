@@ -2,9 +2,13 @@
 
 mod report;
 mod stock;
+#[cfg(feature = "etcd")]
+mod stock_etcd;
 mod stock_file;
 #[cfg(feature = "redis")]
 mod stock_redis;
+#[cfg(feature = "zk")]
+mod stock_zk;
 pub(crate) mod worker;
 
 use std::io::IsTerminal;
@@ -17,7 +21,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
-use crate::connect::{Store, shown};
+use crate::connect::{Store, leave, shown};
 use crate::demo::report::{Report, Tally};
 use crate::demo::stock::Stock;
 use crate::exit::{Failure, Outcome, UNAVAILABLE, UNSAFE};
@@ -34,6 +38,7 @@ Then the same with a lock. The stock lives in the store where it can, else in a 
 Examples:
   dlock demo
   dlock demo --backend redis://cache:6379 --processes 8
+  dlock demo --backend etcd://etcd-1,etcd-2,etcd-3 --stock 500 --loops 10
   dlock demo --backend memory:                  a lock of one process does not help several
   dlock demo --json                             only with the lock; one object
   dlock demo --json --no-lock")]
@@ -89,7 +94,7 @@ pub(crate) async fn run(store: &Store, args: &DemoArgs) -> Outcome {
     show::print_table(&report::table(&[&without, &with]))?;
     if !store.is_named() {
         show::print(
-            &"\nThe same over several hosts: dlock demo --backend redis://HOST (see dlock demo --help)",
+            &"\nThe same over several hosts: dlock demo --backend redis://HOST, etcd://HOST or zk://HOST (see dlock demo --help)",
         )?;
     }
     Ok(with.verdict())
@@ -112,7 +117,7 @@ impl Sale {
         let url = store.url()?;
         // A wrong URL is told once, not by every worker.
         let locks = store.connect(dlock::Settings::new()).await?;
-        let _ = locks.close().await;
+        leave(&locks).await;
         let folder = tempfile::Builder::new()
             .prefix("dlock-demo-")
             .tempdir()
@@ -123,7 +128,7 @@ impl Sale {
                 )
             })?;
         let id = format!("dlock-demo-{:08x}", fastrand::u32(..));
-        let place = stock::place(&url, &id, folder.path());
+        let place = stock::place(&url, &id, folder.path()).await;
         Ok(Self {
             args: args.clone(),
             stock: stock::open(&url, &place).await?,
@@ -135,7 +140,7 @@ impl Sale {
     }
 
     async fn run(&self, with_lock: bool) -> Result<Report, Failure> {
-        self.stock.write(self.args.stock).await?;
+        self.stock.fill(self.args.stock).await?;
         let bar = self.bar(with_lock);
         let mut workers = Vec::new();
         for process in 0..self.args.processes {

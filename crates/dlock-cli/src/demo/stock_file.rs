@@ -49,6 +49,10 @@ impl FileStock {
 
 #[async_trait]
 impl Stock for FileStock {
+    async fn fill(&self, items: u64) -> Result<(), Failure> {
+        self.write(items).await
+    }
+
     async fn read(&self) -> Result<u64, Failure> {
         let text = self
             .trip(|file| {

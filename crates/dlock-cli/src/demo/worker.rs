@@ -6,9 +6,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use dlock::{Locks, Mutex, Settings};
+use dlock::{Mutex, Settings};
 use tokio::task::LocalSet;
 
+use crate::connect::leave;
 use crate::demo::report::Tally;
 use crate::demo::stock::{self, Stock};
 use crate::demo::{WORKER_URL, lost_worker};
@@ -64,14 +65,10 @@ pub(crate) async fn run(args: &WorkerArgs) -> Outcome {
         })
         .await;
     say(&tally.borrow().to_line());
-    farewell(locks).await;
-    Ok(0)
-}
-
-async fn farewell(locks: Option<Locks>) {
-    if let Some(locks) = locks {
-        let _ = tokio::time::timeout(Duration::from_secs(2), locks.close()).await;
+    if let Some(locks) = &locks {
+        leave(locks).await;
     }
+    Ok(0)
 }
 
 struct Buyer {

@@ -3,18 +3,26 @@
 //! Each backend brings its own checks in a file of its own, and adds one line to [`CHECKS`].
 
 mod capabilities;
+#[cfg(feature = "etcd")]
+mod etcd;
 #[cfg(feature = "file")]
 mod file;
+#[cfg(any(feature = "etcd", feature = "zk"))]
+mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(feature = "etcd", feature = "zk"))]
+mod wire;
+#[cfg(feature = "zk")]
+mod zk;
 
 use std::time::{Duration, Instant};
 
-use dlock::{Locks, Settings};
+use dlock::{ErrorKind, Locks, Settings};
 use futures::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::connect::{Store, shown};
+use crate::connect::{Store, leave, shown};
 use crate::exit::{Outcome, UNSAFE};
 use crate::show;
 
@@ -64,7 +72,7 @@ pub(crate) struct Patient<'a> {
     pub(crate) locks: &'a Locks,
     /// With the password: a check may open a connection of its own.
     #[cfg_attr(
-        not(feature = "redis"),
+        not(any(feature = "redis", feature = "etcd", feature = "zk")),
         allow(dead_code, reason = "for checks that connect by themselves")
     )]
     pub(crate) url: &'a str,
@@ -84,6 +92,10 @@ const CHECKS: &[(&str, Check)] = &[
     ("file", |patient| Box::pin(file::check(patient))),
     #[cfg(feature = "redis")]
     ("redis", |patient| Box::pin(redis::check(patient))),
+    #[cfg(feature = "etcd")]
+    ("etcd", |patient| Box::pin(etcd::check(patient))),
+    #[cfg(feature = "zk")]
+    ("zk", |patient| Box::pin(zk::check(patient))),
 ];
 
 pub(crate) async fn run(store: &Store) -> Outcome {
@@ -91,12 +103,20 @@ pub(crate) async fn run(store: &Store) -> Outcome {
     let started = Instant::now();
     let locks = crate::connect::open(&url, Settings::new()).await?;
     let connected = started.elapsed();
-    let trip = measure(&locks).await?;
+    let trip = match measure(&locks).await {
+        Err(error) if error.kind() != ErrorKind::Denied => return Err(error.into()),
+        trip => trip,
+    };
     let patient = Patient {
         locks: &locks,
         url: &url,
     };
     let mut findings = Vec::new();
+    if let Err(denied) = &trip {
+        let text = format!("no lock can be taken: {denied}");
+        findings.push(Finding::new(Level::Unsafe, "permissions", text));
+    }
+    let trip = trip.ok();
     for (backend, check) in CHECKS {
         if *backend == "*" || *backend == locks.capabilities().backend {
             findings.extend(check(&patient).await);
@@ -108,17 +128,18 @@ pub(crate) async fn run(store: &Store) -> Outcome {
     if store.json {
         show::print(&as_json(&locks, &url, connected, trip, &findings))?;
     } else {
-        show::print(&format!(
-            "{}\n  connected in {}, acquire and release take {} (median of {TRIPS})\n",
-            shown(&url),
-            show::micros(micros(connected)),
-            show::micros(micros(trip)),
-        ))?;
+        let trip = trip.map_or(String::new(), |trip| {
+            let trip = show::micros(micros(trip));
+            format!(", acquire and release take {trip} (median of {TRIPS})")
+        });
+        let connected = show::micros(micros(connected));
+        let url = shown(&url);
+        show::print(&format!("{url}\n  connected in {connected}{trip}\n"))?;
         show::print_table(&capabilities::table(&locks))?;
         show::print(&"")?;
         show::print_table(&findings_table(&findings))?;
     }
-    let _ = locks.close().await;
+    leave(&locks).await;
     Ok(if is_unsafe { UNSAFE } else { 0 })
 }
 
@@ -133,6 +154,35 @@ async fn measure(locks: &Locks) -> dlock::Result<Duration> {
     }
     times.sort();
     Ok(times.get(TRIPS / 2).copied().unwrap_or_default())
+}
+
+/// The numbers that a version begins with: `[3, 4, 23]`.
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zk"))]
+pub(crate) fn numbers(version: &str) -> Vec<u32> {
+    let end = version.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let plain = version.get(..end.unwrap_or(version.len()));
+    plain
+        .unwrap_or_default()
+        .split('.')
+        .filter_map(|part| part.parse().ok())
+        .collect()
+}
+
+/// What was asked of the server for a session, against what it granted.
+#[cfg(any(feature = "etcd", feature = "zk"))]
+pub(crate) fn session(patient: &Patient<'_>, asked: Duration, why: &str) -> Option<Finding> {
+    let dlock::Liveness::Session { ttl } = patient.locks.capabilities().liveness else {
+        return None;
+    };
+    let (asked_text, granted) = (show::short(asked), show::short(ttl));
+    // Seconds are rounded up where the server counts in seconds.
+    let differs = ttl < asked || ttl.saturating_sub(asked) >= Duration::from_secs(1);
+    Some(if differs {
+        let text = format!("{asked_text} were asked for, and the server grants {granted}: {why}");
+        Finding::new(Level::Note, "session time", text)
+    } else {
+        Finding::new(Level::Good, "session time", granted)
+    })
 }
 
 fn micros(time: Duration) -> u64 {
@@ -155,7 +205,7 @@ fn as_json(
     locks: &Locks,
     url: &str,
     connected: Duration,
-    trip: Duration,
+    trip: Option<Duration>,
     findings: &[Finding],
 ) -> Value {
     let findings: Vec<Value> = findings
@@ -165,8 +215,26 @@ fn as_json(
     json!({
         "backend": shown(url),
         "connect_us": micros(connected),
-        "trip_us": micros(trip),
+        "trip_us": trip.map(micros),
         "capabilities": capabilities::as_json(locks),
         "findings": findings,
     })
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_far_as_they_are_numbers() {
+        for (text, expected) in [
+            ("3.4.23", &[3, 4, 23][..]),
+            ("3.8.0-${mvngit.commit.id}", &[3, 8, 0]),
+            ("7.0", &[7, 0]),
+            ("unknown", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(numbers(text), expected, "{text}");
+        }
+    }
 }

@@ -1,70 +1,126 @@
-//! What makes locks in a Redis unsafe.
+//! What makes locks in a Redis unsafe: on each master, if there are several.
+
+use std::collections::HashMap;
 
 use dlock::BackendUrl;
-use redis::aio::MultiplexedConnection;
+use dlock_redis::Config;
+use dlock_redis::client::{Client, redis};
 
-use crate::doctor::{Finding, Level, Patient};
-use crate::redis_link;
+use crate::doctor::{Finding, Level, Patient, numbers};
 
 pub(crate) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
-    let mut connection = match redis_link::connect(patient.url).await {
-        Ok(Some(connection)) => connection,
-        Ok(None) => {
-            return vec![Finding::new(
-                Level::Note,
-                "server",
-                "settings are looked at on one plain server only: ask each node by its own redis:// URL",
-            )];
-        }
-        Err(failure) => return vec![Finding::new(Level::Note, "server", failure.message)],
+    let masters = match ask(patient.url).await {
+        Ok(masters) => masters,
+        Err(error) => return vec![Finding::new(Level::Note, "server", error.to_string())],
     };
-    let info = Info::read(&mut connection).await;
-    let mut findings = vec![version(&info), replicas(&info, patient.url)];
-    findings.push(eviction(&mut connection, &info).await);
-    findings.push(persistence(&mut connection, &info).await);
+    let (waits, cluster) = asked(patient.url);
+    let mut findings = Vec::new();
+    for look in [
+        &version as &dyn Fn(&Master) -> Finding,
+        &|master| replicas(master, waits, cluster),
+        &eviction,
+        &persistence,
+    ] {
+        findings.extend(once(masters.iter().map(|m| (&m.place, look(m))).collect()));
+    }
     findings
 }
 
-/// The answer of INFO.
-struct Info(String);
+/// How many replicas the URL waits for, and whether it names a cluster.
+fn asked(url: &str) -> (u32, bool) {
+    let Ok(mut url) = BackendUrl::parse(url) else {
+        return (0, false);
+    };
+    let waits = url.take("replicas").ok().flatten().unwrap_or(0);
+    (waits, url.scheme().ends_with("+cluster"))
+}
 
-impl Info {
-    async fn read(connection: &mut MultiplexedConnection) -> Self {
-        let answer = redis::cmd("INFO").query_async(connection).await;
-        Self(answer.unwrap_or_default())
+/// What is the same on all masters is said once.
+fn once(found: Vec<(&Option<String>, Finding)>) -> Vec<Finding> {
+    let mut findings = found.into_iter();
+    let Some((place, first)) = findings.next() else {
+        return Vec::new();
+    };
+    let others: Vec<_> = findings.collect();
+    if others.iter().all(|(_, other)| other.text == first.text) {
+        return vec![first];
     }
+    let at = |(place, finding): (&Option<String>, Finding)| match place {
+        Some(place) => Finding {
+            text: format!("{place}: {}", finding.text),
+            ..finding
+        },
+        None => finding,
+    };
+    std::iter::once((place, first))
+        .chain(others)
+        .map(at)
+        .collect()
+}
 
+/// What one server tells.
+#[derive(Default)]
+struct Master {
+    /// Its address, if there are several.
+    place: Option<String>,
+    /// The answer of INFO; empty when it is forbidden.
+    info: String,
+    /// Empty when CONFIG is forbidden, as by managed services.
+    settings: HashMap<String, String>,
+}
+
+impl Master {
     fn get(&self, key: &str) -> Option<&str> {
-        self.0.lines().find_map(|line| {
+        self.info.lines().find_map(|line| {
             let (name, value) = line.split_once(':')?;
             (name == key).then(|| value.trim())
         })
     }
+
+    fn setting(&self, key: &str) -> Option<&str> {
+        self.settings.get(key).map(String::as_str)
+    }
 }
 
-/// One setting; `None` when the server does not tell (managed services forbid CONFIG).
-async fn setting(connection: &mut MultiplexedConnection, key: &str) -> Option<String> {
-    let answer: redis::RedisResult<Vec<String>> = redis::cmd("CONFIG")
-        .arg("GET")
-        .arg(key)
-        .query_async(connection)
-        .await;
-    answer.ok()?.into_iter().nth(1)
+async fn ask(url: &str) -> dlock::Result<Vec<Master>> {
+    let client = Config::from_url(url)?.client().await?;
+    let mut masters: Vec<Master> = match client.query_masters(&redis::cmd("INFO")).await {
+        Ok(told) => told
+            .into_iter()
+            .map(|(place, info)| Master {
+                place,
+                info,
+                ..Master::default()
+            })
+            .collect(),
+        Err(_) => vec![Master::default()],
+    };
+    for key in ["maxmemory-policy", "appendfsync"] {
+        for (place, value) in settings(&client, key).await {
+            let master = masters.iter_mut().find(|master| master.place == place);
+            if let Some(master) = master {
+                master.settings.extend(value);
+            }
+        }
+    }
+    Ok(masters)
 }
 
-fn version(info: &Info) -> Finding {
-    let Some(version) = info.get("redis_version") else {
+async fn settings(client: &Client, key: &str) -> Vec<(Option<String>, HashMap<String, String>)> {
+    let mut get = redis::cmd("CONFIG");
+    get.arg("GET").arg(key);
+    client.query_masters(&get).await.unwrap_or_default()
+}
+
+fn version(master: &Master) -> Finding {
+    let Some(version) = master.get("redis_version") else {
         return Finding::new(
             Level::Note,
             "version",
             "the server does not tell (INFO is forbidden)",
         );
     };
-    let numbers: Vec<u32> = version
-        .split('.')
-        .filter_map(|part| part.parse().ok())
-        .collect();
-    if numbers.first().is_some_and(|major| *major < 6) {
+    if numbers(version).first().is_some_and(|major| *major < 6) {
         return Finding::new(
             Level::Unsafe,
             "version",
@@ -74,22 +130,29 @@ fn version(info: &Info) -> Finding {
     Finding::new(Level::Good, "version", version)
 }
 
-fn replicas(info: &Info, url: &str) -> Finding {
-    let waits = BackendUrl::parse(url)
-        .and_then(|mut url| url.take::<u32>("replicas"))
-        .ok()
-        .flatten()
-        .unwrap_or(0);
-    match (info.get("role"), info.get("connected_slaves")) {
+fn replicas(master: &Master, waits: u32, cluster: bool) -> Finding {
+    match (master.get("role"), master.get("connected_slaves")) {
         (Some("slave"), _) => Finding::new(
             Level::Unsafe,
             "replicas",
             "this server is a replica: locks belong on the master",
         ),
+        (None, _) => Finding::new(
+            Level::Note,
+            "replicas",
+            "the server does not tell (INFO is forbidden)",
+        ),
         (_, None | Some("0")) => Finding::new(
             Level::Good,
             "replicas",
             "none, so no fail-over can lose a lock",
+        ),
+        (_, Some(n)) if cluster => Finding::new(
+            Level::Unsafe,
+            "replicas",
+            format!(
+                "{n} replicas, and nobody waits for them in a cluster: a fail-over can lose a lock; let the resource check tokens"
+            ),
         ),
         (_, Some(n)) if waits == 0 => Finding::new(
             Level::Unsafe,
@@ -106,10 +169,10 @@ fn replicas(info: &Info, url: &str) -> Finding {
     }
 }
 
-async fn eviction(connection: &mut MultiplexedConnection, info: &Info) -> Finding {
-    let asked = setting(connection, "maxmemory-policy").await;
-    let policy = asked.as_deref().or(info.get("maxmemory_policy"));
-    let limit = info.get("maxmemory").unwrap_or("0");
+fn eviction(master: &Master) -> Finding {
+    let asked = master.setting("maxmemory-policy");
+    let policy = asked.or(master.get("maxmemory_policy"));
+    let limit = master.get("maxmemory").unwrap_or("0");
     match policy {
         None => Finding::new(
             Level::Note,
@@ -132,15 +195,15 @@ async fn eviction(connection: &mut MultiplexedConnection, info: &Info) -> Findin
     }
 }
 
-async fn persistence(connection: &mut MultiplexedConnection, info: &Info) -> Finding {
+fn persistence(master: &Master) -> Finding {
     let lost = "a lock can be held twice after a restart of the server: set appendonly yes, or let the resource check tokens";
-    match info.get("aof_enabled") {
+    match master.get("aof_enabled") {
         None => Finding::new(
             Level::Note,
             "persistence",
             "the server does not tell (INFO is forbidden)",
         ),
-        Some("1") => match setting(connection, "appendfsync").await.as_deref() {
+        Some("1") => match master.setting("appendfsync") {
             Some("always") => Finding::new(
                 Level::Good,
                 "persistence",
@@ -157,5 +220,56 @@ async fn persistence(connection: &mut MultiplexedConnection, info: &Info) -> Fin
             "persistence",
             format!("no append-only file: {lost}"),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn master(place: &str, info: &str) -> Master {
+        Master {
+            place: Some(place.to_owned()),
+            info: info.to_owned(),
+            ..Master::default()
+        }
+    }
+
+    #[test]
+    fn masters_that_differ_are_told_apart() {
+        let masters = [
+            master("a:1", "aof_enabled:1"),
+            master("b:2", "aof_enabled:0"),
+        ];
+        let all =
+            |masters: &[Master]| once(masters.iter().map(|m| (&m.place, persistence(m))).collect());
+        let told = all(&masters);
+        assert_eq!(told.len(), 2);
+        assert!(
+            told[0].text.starts_with("a:1: append-only"),
+            "{}",
+            told[0].text
+        );
+        assert_eq!((told[0].level, told[1].level), (Level::Note, Level::Unsafe));
+        assert_eq!(all(&masters[..1]).len(), 1);
+        let same = [
+            master("a:1", "aof_enabled:0"),
+            master("b:2", "aof_enabled:0"),
+        ];
+        assert_eq!(all(&same).len(), 1);
+    }
+
+    #[test]
+    fn replicas_that_nobody_waits_for_are_unsafe() {
+        let one = master("a:1", "role:master\r\nconnected_slaves:1\r\n");
+        assert!(replicas(&one, 0, false).text.contains("?replicas=1"));
+        assert_eq!(replicas(&one, 1, false).level, Level::Note);
+        let cluster = replicas(&one, 0, true);
+        assert_eq!(cluster.level, Level::Unsafe);
+        assert!(
+            !cluster.text.contains("?replicas"),
+            "a cluster takes no such parameter"
+        );
+        assert_eq!(replicas(&master("a:1", ""), 0, false).level, Level::Note);
     }
 }

@@ -96,7 +96,7 @@ impl Group {
 }
 
 /// This very program, also when its file was replaced meanwhile.
-fn myself() -> std::path::PathBuf {
+pub(crate) fn myself() -> std::path::PathBuf {
     if cfg!(target_os = "linux") {
         return "/proc/self/exe".into();
     }

@@ -1,6 +1,7 @@
 //! `dlock run`: holds a lock while a command runs.
 
 mod group;
+pub(crate) mod keeper;
 pub(crate) mod on_lost;
 pub(crate) mod shim;
 mod signals;
@@ -13,16 +14,15 @@ use std::time::Duration;
 use dlock::{Guard, Liveness, Locks, Released, Settings};
 
 use crate::cli::RunArgs;
-use crate::connect::{Store, shown};
+use crate::connect::{Store, leave, shown};
 use crate::exit::{self, Failure, Outcome};
 use crate::run::group::Group;
+use crate::run::keeper::Keeper;
 use crate::run::signals::Signals;
 use crate::run::supervise::{Ended, Limits, supervise};
 use crate::run::terminal::Terminal;
 
 const GRACE: Duration = Duration::from_secs(5);
-/// Nobody waits longer for a store that does not answer when all is done.
-const FAREWELL: Duration = Duration::from_secs(2);
 /// A person at a terminal wonders after this time.
 const SAY_THAT_WE_WAIT: Duration = Duration::from_secs(1);
 
@@ -57,12 +57,12 @@ pub(crate) async fn run(store: &Store, args: RunArgs) -> Outcome {
         },
         Err(number) => {
             // Leaves the line, so that nobody waits behind us.
-            let _ = tokio::time::timeout(FAREWELL, locks.close()).await;
+            leave(&locks).await;
             return Ok(exit::by_signal(number));
         }
     };
     let outcome = hold(&args, &url, limits, &mut signals, guard).await;
-    let _ = tokio::time::timeout(FAREWELL, locks.close()).await;
+    leave(&locks).await;
     outcome
 }
 
@@ -87,9 +87,13 @@ async fn hold(
         ("DLOCK_OWNER", guard.owner_id()),
         ("DLOCK_BACKEND", shown(url)),
     ];
-    let group = Group::start(&args.command, &environment, terminal.as_ref());
-    let group = match group {
-        Ok(group) => group,
+    let started = Keeper::start().and_then(|mut keeper| {
+        let group = Group::start(&args.command, &environment, terminal.as_ref())?;
+        keeper.watch(group.id());
+        Ok((keeper, group))
+    });
+    let (keeper, group) = match started {
+        Ok(started) => started,
         Err(failure) => {
             let _ = guard.release().await;
             return Err(failure);
@@ -101,6 +105,7 @@ async fn hold(
     }
     let was_good = guard.is_held();
     let released = guard.release().await;
+    keeper.dismiss();
     match ended {
         Ended::Lost { why } => Err(Failure::new(
             exit::LOST,

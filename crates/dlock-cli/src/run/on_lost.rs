@@ -3,6 +3,8 @@
 use std::str::FromStr;
 
 use rustix::process::Signal;
+#[cfg(target_os = "linux")]
+use rustix_libc_wrappers::process::SignalExt;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnLost {
@@ -43,7 +45,7 @@ impl FromStr for OnLost {
         let upper = name.to_ascii_uppercase();
         let plain = upper.strip_prefix("SIG").unwrap_or(&upper);
         let by_name = NAMES.iter().find(|(known, _)| *known == plain);
-        let by_number = || plain.parse().ok().and_then(Signal::from_named_raw);
+        let by_number = || plain.parse().ok().and_then(numbered);
         by_name
             .map(|(_, signal)| *signal)
             .or_else(by_number)
@@ -58,6 +60,14 @@ impl FromStr for OnLost {
     }
 }
 
+/// Real-time signals have no other name.
+fn numbered(number: i32) -> Option<Signal> {
+    #[cfg(target_os = "linux")]
+    return Signal::from_raw(number);
+    #[cfg(not(target_os = "linux"))]
+    Signal::from_named_raw(number)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +78,14 @@ mod tests {
             assert_eq!(text.parse(), Ok(OnLost::Signal(Signal::USR1)), "{text}");
         }
         assert_eq!("kill".parse(), Ok(OnLost::Kill));
+        #[cfg(target_os = "linux")]
+        {
+            assert!(matches!("signal:40".parse(), Ok(OnLost::Signal(s)) if s.as_raw() == 40));
+            assert!(
+                "signal:32".parse::<OnLost>().is_err(),
+                "the C library's own"
+            );
+        }
         let error = "signal:NOPE".parse::<OnLost>().expect_err("unknown");
         assert!(error.contains("USR1"), "{error}");
         let error = "stop".parse::<OnLost>().expect_err("unknown");

@@ -5,16 +5,20 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use rustix::process::Signal;
+#[cfg(target_os = "linux")]
+use rustix_libc_wrappers::process::SignalExt;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use crate::exit::{self, Failure};
 
-/// Not among them: SIGCHLD, which is for us; SIGTTIN and SIGTTOU, which stop whoever is in the background; faults of our own.
+/// Not among them: SIGCHLD, which is for us; SIGTTIN and SIGTTOU, which stop whoever is in the background; SIGPIPE and faults, which
+/// would be our own.
 const CAUGHT: &[Signal] = &[
     Signal::HUP,
     Signal::INT,
     Signal::QUIT,
     Signal::TRAP,
+    Signal::ABORT,
     Signal::USR1,
     Signal::USR2,
     Signal::ALARM,
@@ -59,11 +63,11 @@ impl Signals {
             |error| Failure::new(exit::UNAVAILABLE, format!("cannot catch signals: {error}"));
         let ignored = ignored();
         let mut streams = Vec::new();
-        for caught in CAUGHT {
+        for caught in CAUGHT.iter().copied().chain(real_time()) {
             let number = caught.as_raw();
             if ignored & (1 << (number - 1)) == 0 {
                 let stream = signal(SignalKind::from_raw(number)).map_err(failed)?;
-                streams.push((*caught, stream));
+                streams.push((caught, stream));
             }
         }
         Ok(Self {
@@ -103,6 +107,16 @@ impl Signals {
             }
         }
     }
+}
+
+/// Those without a name of their own, as many as the C library leaves to programs.
+fn real_time() -> impl Iterator<Item = Signal> {
+    #[cfg(target_os = "linux")]
+    let all = (0..).map_while(Signal::rt);
+    // The runtime does not know them elsewhere.
+    #[cfg(not(target_os = "linux"))]
+    let all = std::iter::empty();
+    all
 }
 
 /// A bit for each signal that we were told to ignore.

@@ -78,19 +78,25 @@ fn our_group() -> Option<Pid> {
 
 /// Whether somebody outside of our process group looks after it, who can continue it after a stop: a shell with job control.
 pub(crate) fn has_job_control() -> bool {
-    let (Ok(session), group) = (getsid(None), getpgrp()) else {
+    let Ok(session) = getsid(None) else {
         return false;
     };
-    let mut ancestor = Some(getppid());
-    // Process 0 is one outside of our container.
-    while let Some(pid) = ancestor.filter(|pid| pid.as_raw() > 0) {
-        match (getsid(Some(pid)), getpgid(Some(pid))) {
-            (Ok(theirs), Ok(other)) if theirs == session && other != group => return true,
-            (Ok(theirs), Ok(_)) if theirs == session => ancestor = parent_of(pid),
-            _ => return false,
-        }
-    }
-    false
+    let ancestors = std::iter::successors(Some(getppid()), |pid| parent_of(*pid))
+        // Process 0 is one outside of our container.
+        .take_while(|pid| pid.as_raw() > 0)
+        .map_while(|pid| Some((getsid(Some(pid)).ok()?, getpgid(Some(pid)).ok()?)))
+        .map(|(session, group)| (session.as_raw(), group.as_raw()));
+    is_looked_after((session.as_raw(), getpgrp().as_raw()), ancestors)
+}
+
+/// By the session and the group of a process and of its ancestors. An id of 0 is one outside of our container.
+fn is_looked_after(own: (i32, i32), ancestors: impl IntoIterator<Item = (i32, i32)>) -> bool {
+    let (session, group) = own;
+    ancestors
+        .into_iter()
+        // What another session does is not about us.
+        .take_while(|(theirs, _)| *theirs == session)
+        .any(|(_, other)| other != group)
 }
 
 fn parent_of(pid: nix::unistd::Pid) -> Option<nix::unistd::Pid> {
@@ -99,4 +105,50 @@ fn parent_of(pid: nix::unistd::Pid) -> Option<nix::unistd::Pid> {
     let (_, rest) = stat.rsplit_once(')')?;
     let parent = rest.split_whitespace().nth(1)?.parse().ok()?;
     Some(nix::unistd::Pid::from_raw(parent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_another_group_of_our_session_can_continue_us() {
+        for (what, own, ancestors, expected) in [
+            (
+                "a shell with job control",
+                (10, 20),
+                &[(10, 10), (1, 1)][..],
+                true,
+            ),
+            (
+                "its script without",
+                (10, 20),
+                &[(10, 20), (10, 10), (1, 1)],
+                true,
+            ),
+            (
+                "a leader of a session",
+                (20, 20),
+                &[(10, 10), (1, 1)],
+                false,
+            ),
+            ("a script in one", (20, 20), &[(20, 20), (1, 1)], false),
+            ("a service", (20, 20), &[(1, 1)], false),
+            ("nobody above", (20, 20), &[], false),
+            // In a container that was entered from outside, as CI does it: session and group are those of the one who entered.
+            ("all outside", (0, 0), &[], false),
+            ("a script outside", (0, 0), &[(0, 0), (1, 1)], false),
+            ("a group of our own there", (0, 30), &[(0, 0)], true),
+        ] {
+            let found = is_looked_after(own, ancestors.iter().copied());
+            assert_eq!(found, expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn our_own_ids_can_be_asked_for_wherever_we_are() {
+        // Outside of a session of the container these ids are 0: no panic, whatever the answer is.
+        let _ = has_job_control();
+        let _ = our_group();
+    }
 }

@@ -22,17 +22,26 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) struct World {
     dir: tempfile::TempDir,
+    url: String,
 }
 
 impl World {
     pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("file:{}", dir.path().join("locks").display());
+        Self { dir, url }
+    }
+
+    /// With the locks in another store.
+    pub(crate) fn of(url: impl Into<String>) -> Self {
         Self {
-            dir: tempfile::tempdir().unwrap(),
+            url: url.into(),
+            ..Self::new()
         }
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("file:{}", self.dir.path().join("locks").display())
+        self.url.clone()
     }
 
     /// A path for the test's own files.
@@ -76,6 +85,65 @@ impl World {
         let info = self.json(&["inspect", "--json", name]);
         info["waiters"].as_array().unwrap().len()
     }
+}
+
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(work)
+}
+
+/// For the starters of servers, which are async.
+pub(crate) fn wait_for<T>(started: impl Future<Output = integration_tests::Result<T>>) -> T {
+    block_on(started).unwrap()
+}
+
+/// A sale of 200 items with a lock: exact, and without a word about a stock that is not in the store.
+pub(crate) fn sells_exactly(world: &World) {
+    let args = "demo --json --stock 200 --workers 8 --loops 25 --processes 2";
+    let args: Vec<&str> = args.split(' ').collect();
+    let output = world.run(&args);
+    assert_eq!(text(&output.stderr), "");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (key, expected) in [
+        ("sold", 200),
+        ("remaining", 0),
+        ("oversold", 0),
+        ("errors", 0),
+    ] {
+        assert_eq!(report[key], expected, "{key} in {report}");
+    }
+    assert_eq!(output.status.code(), Some(0));
+}
+
+/// What the doctor found: its exit code fits its findings, which come by the name of their check.
+pub(crate) fn diagnosis(world: &World) -> (i32, Vec<(String, String, String)>) {
+    let output = world.run(&["doctor", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)));
+    let word = |finding: &Value, key: &str| finding[key].as_str().unwrap().to_owned();
+    let findings: Vec<_> = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|f| (word(f, "check"), word(f, "level"), word(f, "text")))
+        .collect();
+    let code = output.status.code().unwrap();
+    let is_unsafe = findings.iter().any(|(_, level, _)| level == "unsafe");
+    assert_eq!(code, i32::from(is_unsafe), "{findings:?}");
+    (code, findings)
+}
+
+/// The level and the text of one check.
+pub(crate) fn found<'a>(
+    findings: &'a [(String, String, String)],
+    check: &str,
+) -> (&'a str, &'a str) {
+    let finding = findings.iter().find(|(name, ..)| name == check);
+    let (_, level, text) = finding.unwrap_or_else(|| panic!("{check} is not in {findings:?}"));
+    (level, text)
 }
 
 pub(crate) fn binary() -> &'static str {

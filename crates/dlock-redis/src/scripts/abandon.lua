@@ -1,13 +1,13 @@
 -- Undoes an attempt, whatever it has left: a hold, a place in the queue, or nothing. lock.lua stands before it in the same script.
 --
 -- KEYS  1 the lock
--- ARGV  1 attempt   2 F or B, then C in a cluster   3 waiter lease, ms   4 time to live of a fence counter, ms
---       5 how long to refuse requests of the attempt that are still under way, ms; 0 when there are none
+-- ARGV  1 attempt   2 how, as in lock.lua
+--       3 how long to refuse requests of the attempt that are still under way, ms; 0 when there are none
 -- Returns  1 when it held the lock, else 0
 redis.call('ZREM', Q, me)
 redis.call('HDEL', W, me)
 local held = free(me)
-local memory = tonumber(ARGV[5])
+local memory = tonumber(ARGV[3])
 if memory > 0 then
   redis.call('ZREMRANGEBYSCORE', T, '-inf', now)
   redis.call('ZADD', T, now + memory, me)

@@ -1,28 +1,26 @@
 -- Takes a lock, confirms a grant, or keeps a place in the queue alive: one script for the three, idempotent by attempt.
--- This is the short cut; lock.lua and wait.lua follow it in the same script.
+-- This is the short cut; lock.lua and wait.lua follow it in the same script. Every argument costs the server time, so there are few.
 --
 -- KEYS  1 the lock (its other keys carry the same hash tag)
--- ARGV  1 attempt   2 F first come, first served, or B barging; then C in a cluster   3 waiter lease, ms
---       4 time to live of a fence counter, ms   5 mode: X, S or P<limit>   6 lease, ms   7 label
---       8 inbox channel when the attempt is ready to wait, else empty   9 the sum of 6 and 4: the server adds up dearly
---      10 (a node of a quorum) the token to give out unless it is too low, 16 digits; the server's time when it is left out
+-- ARGV  1 attempt (32), time to live of a fence counter in ms (13 digits), label: the end of the lock's value
+--       2 how, as in lock.lua   3 lease + time to live of a fence counter, ms
+--       4 (a node of a quorum) the token to give out unless it is too low, 16 digits; the server's time when it is left out
 -- Returns  the fencing token (text) when held
 --          {the milliseconds after which asking again is worth it, 0: not known; the last token given out} when others hold it
 --          {'abandoned'}, or {'conflict', limit in use}
 local v = redis.call('GET', KEYS[1])
-if v and ARGV[5] == 'X' then
-  local free = #v == 16
-  if free or string.sub(v, 18, 49) == ARGV[1] then
-    local t = redis.call('TIME')
-    local token, flag = string.sub(v, 1, 16), '-'
-    if free then
-      local stamp = ARGV[10] or t[1] .. string.sub('00000' .. t[2], -6)
-      token = stamp > token and stamp or string.format('%016.0f', token + 1)
-    else
-      flag = string.sub(v, 17, 17)
+if string.byte(ARGV[2], 3) == 88 then
+  if v and #v == 16 or not v and redis.call('EXISTS', KEYS[1] .. ':q', KEYS[1] .. ':h', KEYS[1] .. ':t') == 0 then
+    local token = ARGV[4]
+    if not token then
+      local t = redis.call('TIME')
+      token = t[1] .. string.sub('00000' .. t[2], -6)
     end
-    local expires = string.format('%013.0f', t[1] * 1000 + t[2] / 1000 + ARGV[6])
-    redis.call('SET', KEYS[1], token .. flag .. ARGV[1] .. expires .. ARGV[7], 'PX', ARGV[9])
+    if v and token <= v then token = string.format('%016.0f', v + 1) end
+    redis.call('SET', KEYS[1], token .. '-' .. ARGV[1], 'PX', ARGV[3])
     return token
+  elseif v and string.sub(v, 18, 49) == string.sub(ARGV[1], 1, 32) then
+    redis.call('SET', KEYS[1], string.sub(v, 1, 17) .. ARGV[1], 'PX', ARGV[3])
+    return string.sub(v, 1, 16)
   end
 end

@@ -1,7 +1,7 @@
 -- Turns an exclusive hold into a shared one. lock.lua stands before it in the same script.
 --
 -- KEYS  1 the lock
--- ARGV  1 attempt   2 F or B, then C in a cluster   3 waiter lease, ms   4 time to live of a fence counter, ms
+-- ARGV  1 attempt   2 how, as in lock.lua
 -- Returns  1 shared now, 0 the hold was gone
 if mode == 'X' and owner == me then
   mode, count = 'S', 1

@@ -9,7 +9,7 @@ local v = redis.call('GET', K)
 local holders, waiters = {}, {}
 if v and #v > 17 then
   if string.find(v, '^%x', 18) then
-    local left = tonumber(string.sub(v, 50, 62)) - now
+    local left = redis.call('PTTL', K) - string.sub(v, 50, 62)
     if left > 0 then
       holders[1] = {string.sub(v, 18, 49), 'X', string.sub(v, 1, 16), left, string.sub(v, 63)}
     end

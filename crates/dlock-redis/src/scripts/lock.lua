@@ -2,32 +2,38 @@
 -- after it the state is in locals, and `settle` and `save` end the script.
 --
 -- The lock's key holds   <token, 16 digits>                                            free, nothing else exists
---                        <token>-<owner, 32><expiry, 13 digits><label>                 one exclusive holder, nothing else exists
---                        <token>+<owner, 32><expiry, 13 digits><label>                 ... and there may be waiters or tombstones
+--                        <token>-<owner, 32><fence, 13 digits><label>                  one exclusive holder, nothing else exists
+--                        <token>+<owner, 32><fence, 13 digits><label>                  ... and there may be waiters or tombstones
 --                        <token>+S  <token>+P<limit>  <token>+                         shared holders, permits, nobody
 -- :q  sorted set  attempt -> ticket                    :w  hash  attempt -> <end of its waiter lease, 13><mode> <lease> <inbox> <label>
 -- :h  sorted set  holder's attempt -> expiry           :i  hash  holder's attempt -> <token, 16><label>
 -- :t  sorted set  abandoned attempt -> end of memory   All times are this server's, in milliseconds.
 --
+-- The time to live of the lock's key is what is left of the lease of its exclusive holder, plus `fence`: how long the token is
+-- remembered after that. So a hold has ended when no more than `fence` is left.
+--
+-- How (ARGV 2)   <F first come, first served, or B barging><C in a cluster, else -><mode: X, S, P<limit>, or - where none is asked for>
+--                <waiter lease, ms> <fence, ms, 13 digits>, then in acquire.lua <lease, ms> <inbox channel when ready to wait>
+--
 -- While anybody waits the lock is never left free: whoever ends a hold gives it to the next. So a key of 16 digits means that
 -- there is no queue, and a free lock costs no look at one.
 local K = KEYS[1]
 local Q, W, H, I, T = K .. ':q', K .. ':w', K .. ':h', K .. ':i', K .. ':t'
-local me = ARGV[1]
-local fair = string.sub(ARGV[2], 1, 1) == 'F'
-local cluster = string.sub(ARGV[2], 2, 2) == 'C'
-local patience, fence = tonumber(ARGV[3]), tonumber(ARGV[4])
+local me = string.sub(ARGV[1], 1, 32)
+local style, where, wish, patience, fence, lease, inbox = string.match(ARGV[2], '^(%u)(.)(%S+) (%d+) (%d+) ?(%d*) ?(%S*)$')
+local fair, cluster = style == 'F', where == 'C'
+patience = tonumber(patience)
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local stamp = ARGV[10] or clock[1] .. string.sub('00000' .. clock[2], -6)
+local stamp = ARGV[4] or clock[1] .. string.sub('00000' .. clock[2], -6)
 
 local token = v and string.sub(v, 1, 16) or '0000000000000000'
 local mode, owner, expires, label, count = '', '', 0, '', 0
 if v and #v > 17 then
   if string.find(v, '^%x', 18) then
-    if tonumber(string.sub(v, 50, 62)) > now then
-      mode, owner = 'X', string.sub(v, 18, 49)
-      expires, label = tonumber(string.sub(v, 50, 62)), string.sub(v, 63)
+    local left = redis.call('PTTL', K) - string.sub(v, 50, 62)
+    if left > 0 then
+      mode, owner, expires, label = 'X', string.sub(v, 18, 49), now + left, string.sub(v, 63)
     end
   else
     for _, gone in ipairs(redis.call('ZRANGEBYSCORE', H, '-inf', now)) do
@@ -111,9 +117,9 @@ end
 local function save()
   -- While it is held alone, the mark may be too careful: it costs the next release a look.
   local more = mode == 'X' and v and string.sub(v, 17, 17) == '+' or redis.call('EXISTS', Q, T) > 0
-  local value, lasts = token, fence
+  local value, lasts = token, tonumber(fence)
   if mode == 'X' then
-    value = token .. (more and '+' or '-') .. owner .. string.format('%013.0f', expires) .. label
+    value = token .. (more and '+' or '-') .. owner .. fence .. label
     lasts = expires - now + fence
   elseif mode ~= '' then
     local longest = redis.call('ZRANGE', H, -1, -1, 'WITHSCORES')[2] - now

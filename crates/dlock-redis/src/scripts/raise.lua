@@ -6,17 +6,16 @@
 local K = KEYS[1]
 local v = redis.call('GET', K)
 if not v then return 0 end
-local t = redis.call('TIME')
-local now = t[1] .. string.sub('00000' .. t[2], -6, -4)
 local last = string.sub(v, 1, 16)
 if string.sub(v, 18, 49) == ARGV[1] then
-  if string.sub(v, 50, 62) <= now then return 0 end
+  if redis.call('PTTL', K) <= tonumber(string.sub(v, 50, 62)) then return 0 end
   -- Held alone, so the counter is this attempt's own.
   if last == ARGV[2] then return 1 end
   if last > ARGV[2] then return last end
 elseif string.sub(v, 18) == 'S' then
+  local t = redis.call('TIME')
   local till = redis.call('ZSCORE', K .. ':h', ARGV[1])
-  if not till or tonumber(till) <= tonumber(now) then return 0 end
+  if not till or tonumber(till) <= t[1] * 1000 + t[2] / 1000 then return 0 end
   local mine = redis.call('HGET', K .. ':i', ARGV[1]) or ''
   if string.sub(mine, 1, 16) == ARGV[2] then return 1 end
   -- Others share the lock, and the counter may be theirs: a token is given out once.

@@ -15,9 +15,9 @@ for i, key in ipairs(KEYS) do
   local answer = 0
   if v and string.sub(v, 18, 49) == attempt then
     answer = 2
-    if tonumber(string.sub(v, 50, 62)) > now then
-      local expires = string.format('%013.0f', now + lease)
-      redis.call('SET', key, string.sub(v, 1, 49) .. expires .. string.sub(v, 63), 'PX', lease + ARGV[1])
+    local fence = tonumber(string.sub(v, 50, 62))
+    if redis.call('PTTL', key) > fence then
+      redis.call('PEXPIRE', key, lease + fence)
       answer = 1
     end
   elseif v and #v > 17 and not string.find(v, '^%x', 18) then

@@ -1,5 +1,6 @@
 -- The end of acquire.lua, when somebody holds, waits or was abandoned. Keys, arguments and returns as there.
-local m, lease, text, inbox = ARGV[5], tonumber(ARGV[6]), ARGV[7], ARGV[8]
+local m, text = wish, string.sub(ARGV[1], 46)
+lease = tonumber(lease)
 
 if m ~= 'X' and mode == m and redis.call('ZSCORE', H, me) then
   redis.call('ZADD', H, now + lease, me)
@@ -40,7 +41,7 @@ if inbox ~= '' then
     redis.call('ZADD', Q, math.max(tonumber(stamp), last + 1), me)
     head = head or me
   end
-  redis.call('HSET', W, me, string.format('%013.0f', now + patience) .. m .. ' ' .. ARGV[6] .. ' ' .. inbox .. ' ' .. text)
+  redis.call('HSET', W, me, string.format('%013.0f', now + patience) .. m .. ' ' .. lease .. ' ' .. inbox .. ' ' .. text)
   keep(Q, patience)
   keep(W, patience)
 end

@@ -1,0 +1,121 @@
+//! Waiters and grantees that die: with a signal nobody can catch, or in silence.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod redis_support;
+
+use std::time::{Duration, Instant};
+
+use dlock_core::{Released, Settings};
+use integration_tests::{Direction, FaultProxy, Holder, RedisServer};
+use redis_support::*;
+
+const HOLD_LOCK: &str = env!("CARGO_BIN_EXE_hold-lock");
+
+#[tokio::test]
+async fn waiters_killed_in_the_queue_stall_nobody() {
+    let server = RedisServer::start().await.expect("redis");
+    let mine = client(&server.url()).await;
+    let guard = lock(&mine, "a").await;
+    let mut doomed = Vec::new();
+    for place in 1..=3 {
+        let process = Holder::start(HOLD_LOCK, &server.url(), "a", "exclusive", None).await;
+        doomed.push(process.expect("a process"));
+        waiting(&mine, "a", place).await;
+    }
+    let theirs = client(&server.url()).await;
+    let waiter = tokio::spawn(async move { lock(&theirs, "a").await });
+    waiting(&mine, "a", 4).await;
+    for process in &mut doomed {
+        process.kill().await.expect("kill");
+    }
+    let start = Instant::now();
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    let granted = waiter.await.expect("a task");
+    // Their connections are gone, so they are skipped at once; a waiter lease would be 3 s each.
+    assert!(start.elapsed() < seconds(2), "{:?}", start.elapsed());
+    assert_eq!(granted.release().await.expect("release"), Released::Freed);
+    assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_grantee_killed_before_it_confirms_costs_no_more_than_its_lease() {
+    let server = RedisServer::start().await.expect("redis");
+    let mine = client(&server.url()).await;
+    let guard = lock(&mine, "a").await;
+    let lease = Some(seconds(2));
+    let process = Holder::start(HOLD_LOCK, &server.url(), "a", "exclusive", lease).await;
+    let mut grantee = process.expect("a process");
+    waiting(&mine, "a", 1).await;
+    let theirs = client(&server.url()).await;
+    let waiter = tokio::spawn({
+        let theirs = theirs.clone();
+        async move { lock(&theirs, "a").await }
+    });
+    waiting(&mine, "a", 2).await;
+    // It is alive as far as the server can see, is given the lock, and never learns of it.
+    grantee.freeze().expect("freeze");
+    let start = Instant::now();
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    waiting(&mine, "a", 1).await;
+    grantee.kill().await.expect("kill");
+    let granted = waiter.await.expect("a task");
+    assert!(start.elapsed() < seconds(2 + 2), "{:?}", start.elapsed());
+    assert_eq!(granted.release().await.expect("release"), Released::Freed);
+    assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_grantee_that_vanished_silently_costs_no_more_than_its_lease() {
+    let server = RedisServer::start().await.expect("redis");
+    let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
+    let mine = client(&server.url()).await;
+    let gone = client_with(&through(&server, &proxy), Settings::new().lease(seconds(2))).await;
+    let guard = lock(&mine, "a").await;
+    let lost = tokio::spawn(async move { gone.mutex("a").expect("a name").lock().await });
+    waiting(&mine, "a", 1).await;
+    // Half open: the server believes that it listens.
+    proxy.black_hole(Direction::Both);
+    let theirs = client(&server.url()).await;
+    let waiter = tokio::spawn({
+        let theirs = theirs.clone();
+        async move { lock(&theirs, "a").await }
+    });
+    waiting(&theirs, "a", 2).await;
+    let start = Instant::now();
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    let granted = waiter.await.expect("a task");
+    assert!(start.elapsed() < seconds(2 + 2), "{:?}", start.elapsed());
+    assert_eq!(granted.release().await.expect("release"), Released::Freed);
+    lost.abort();
+}
+
+#[tokio::test]
+async fn a_grantee_silent_for_long_costs_no_more_than_a_waiter_lease() {
+    let server = RedisServer::start().await.expect("redis");
+    let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
+    let mine = client(&server.url()).await;
+    let gone = client(&through(&server, &proxy)).await; // a lease of 30 s
+    let guard = lock(&mine, "a").await;
+    let lost = tokio::spawn(async move { gone.mutex("a").expect("a name").lock().await });
+    waiting(&mine, "a", 1).await;
+    proxy.black_hole(Direction::Both);
+    let theirs = client(&server.url()).await;
+    let waiter = tokio::spawn({
+        let theirs = theirs.clone();
+        async move { lock(&theirs, "a").await }
+    });
+    waiting(&theirs, "a", 2).await;
+    // Its last sign of life gets old: by now it must confirm a grant, or is dropped.
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let start = Instant::now();
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    let granted = waiter.await.expect("a task");
+    assert!(start.elapsed() < seconds(3 + 2), "{:?}", start.elapsed());
+    assert_eq!(granted.release().await.expect("release"), Released::Freed);
+    lost.abort();
+}
