@@ -17,5 +17,7 @@ pub use dlock_memory as memory;
 pub use dlock_mysql as mysql;
 #[cfg(feature = "redis")]
 pub use dlock_redis as redis;
+#[cfg(feature = "redlock")]
+pub use dlock_redlock as redlock;
 #[cfg(feature = "zk")]
 pub use dlock_zk as zk;

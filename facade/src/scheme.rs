@@ -15,6 +15,8 @@ const SCHEMES: &[Scheme] = &[
     scheme("rediss+sentinel", "redis", cfg!(feature = "redis")),
     scheme("redis+cluster", "redis", cfg!(feature = "redis")),
     scheme("rediss+cluster", "redis", cfg!(feature = "redis")),
+    scheme("redlock", "redlock", cfg!(feature = "redlock")),
+    scheme("redlocks", "redlock", cfg!(feature = "redlock")),
     scheme("etcd", "etcd", cfg!(feature = "etcd")),
     scheme("etcds", "etcd", cfg!(feature = "etcd")),
     scheme("mysql", "mysql", cfg!(feature = "mysql")),
@@ -77,6 +79,10 @@ async fn dispatch(url: &str) -> Result<Arc<dyn Backend>> {
         #[cfg(feature = "redis")]
         "redis" => Ok(Arc::new(
             dlock_redis::Config::from_url(url)?.connect().await?,
+        )),
+        #[cfg(feature = "redlock")]
+        "redlock" => Ok(Arc::new(
+            dlock_redlock::Config::from_url(url)?.connect().await?,
         )),
         #[cfg(feature = "etcd")]
         "etcd" => Ok(Arc::new(

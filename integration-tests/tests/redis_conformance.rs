@@ -11,23 +11,15 @@
 mod redis_support;
 
 use std::process::ExitCode;
-use std::sync::{Arc, LazyLock, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
-use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, async_trait};
-use dlock_core::{Backend, Error, ErrorKind, Name, Result};
+use dlock_conformance::{Ability, Faulty, Harness, Residue, async_trait};
+use dlock_core::{Backend, Error, Name, Result};
 use dlock_redis::Config;
-use integration_tests::{
-    Direction, FaultProxy, Redis, RedisCluster, RedisServer, SentinelGroup, Tls,
-};
+use integration_tests::{Redis, RedisCluster, RedisServer, SentinelGroup, Tls};
+use redis_support::harness::{RUNTIME, broken, expire_at, key_of, proxies, residue_at};
 use redis_support::{ACL, authority};
 use tokio::sync::OnceCell;
-
-/// The cases have runtimes of their own; what the servers need outlives them here.
-static RUNTIME: LazyLock<tokio::runtime::Runtime> =
-    LazyLock::new(|| tokio::runtime::Runtime::new().expect("a runtime"));
-
-static KEPT: Mutex<Vec<Arc<FaultProxy>>> = Mutex::new(Vec::new());
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -128,10 +120,6 @@ async fn open(url: &str) -> Result<Arc<dyn Backend>> {
     Ok(Arc::new(Config::from_url(url)?.connect().await?))
 }
 
-fn broken(error: integration_tests::Error) -> Error {
-    Error::new(ErrorKind::Store, format!("the test's own server: {error}"))
-}
-
 impl Store {
     async fn deployed(&self) -> Result<&Deployed> {
         let kind = self.kind;
@@ -182,61 +170,32 @@ impl Harness for Store {
         let Nodes::One(server) = &deployed.nodes else {
             return Err(Error::invalid("no proxy in front of several servers"));
         };
-        let proxy = FaultProxy::start(server.addr()).await.map_err(broken)?;
+        let line = proxies(&[server]).await?;
         let url = deployed
             .url
-            .replace(&server.addr().to_string(), &proxy.addr().to_string());
-        let proxy = Arc::new(proxy);
-        // A case may drop the handle and go on with the client.
-        KEPT.lock().expect("no panic").push(proxy.clone());
+            .replace(&server.addr().to_string(), &line.0[0].addr().to_string());
         Ok(Faulty {
             backend: open(&url).await?,
-            fault: Arc::new(Line(proxy)),
+            fault: Arc::new(line),
         })
     }
 
     async fn expire(&self, name: &Name) -> Result<()> {
-        // The lease's end is moved into the past; the queue stays as it is.
-        const SCRIPT: &str = "local k = KEYS[1] local v = redis.call('GET', k) if not v then return 0 end \
-            if #v == 32 then return redis.call('DEL', k) end \
-            if string.find(v, '^%x', 18) then redis.call('PEXPIRE', k, tonumber(string.sub(v, 50, 62))) else \
-            for _, a in ipairs(redis.call('ZRANGE', k .. ':h', 0, -1)) do redis.call('ZADD', k .. ':h', 1, a) end end \
-            return 1";
         let key = match self.kind {
             Kind::Plain => name.to_string(),
-            _ => format!("dlock:{{{name}}}"),
+            _ => key_of("dlock", name),
         };
         let node = match &self.deployed().await?.nodes {
             Nodes::Cluster(cluster) => cluster.master_of(&key).await.map_err(broken)?,
             _ => self.nodes().await?[0],
         };
-        node.command(&["EVAL", SCRIPT, "1", &key])
-            .await
-            .map_err(broken)?;
-        Ok(())
+        expire_at(node, &key).await
     }
 
     async fn residue(&self) -> Result<Residue> {
         let mut left = Residue::new();
         for node in self.nodes().await? {
-            *left.entry("keys".to_owned()).or_default() +=
-                redis_support::residue(node).await.len() as u64;
-            let channels = node
-                .command(&["PUBSUB", "CHANNELS"])
-                .await
-                .map_err(broken)?;
-            let ours = channels
-                .list()
-                .iter()
-                .filter_map(|c| c.text())
-                .filter(|c| c.contains(":inbox:"));
-            *left.entry("inboxes".to_owned()).or_default() += ours.count() as u64;
-            let clients = node
-                .command(&["CLIENT", "LIST", "TYPE", "pubsub"])
-                .await
-                .map_err(broken)?;
-            let lines = clients.text().unwrap_or_default().lines().count();
-            *left.entry("connections".to_owned()).or_default() += lines as u64;
+            residue_at(node, &mut left).await?;
         }
         Ok(left)
     }
@@ -246,33 +205,6 @@ impl Harness for Store {
             .get()
             .map(|deployed| deployed.url.clone())
             .unwrap_or_default()
-    }
-}
-
-struct Line(Arc<FaultProxy>);
-
-#[async_trait]
-impl Fault for Line {
-    async fn cut(&self) {
-        self.0.refuse();
-        self.0.reset_all().await;
-    }
-
-    async fn hang(&self) {
-        self.0.black_hole(Direction::Both);
-    }
-
-    async fn heal(&self) {
-        self.0.heal().await;
-        self.0.accept();
-    }
-
-    async fn lose_reply(&self) {
-        self.0.drop_reply(1);
-    }
-
-    async fn delay_replies(&self, delay: Duration) {
-        self.0.delay(Direction::ToClient, delay);
     }
 }
 

@@ -114,7 +114,7 @@ impl RedisBackend {
 }
 
 impl Store {
-    fn new(config: Config) -> Self {
+    pub(crate) fn new(config: Config) -> Self {
         let config = Arc::new(config);
         let plain = config.style == Style::Plain;
         let keys = Keys::new(config.effective_prefix(), plain);
@@ -141,7 +141,7 @@ impl Store {
 
     /// Connects, and takes and frees a lock of its own, so that a missing permission shows now and not at the first lock. All of
     /// it within the connect time-out.
-    async fn check(&self) -> Result<(), Trouble> {
+    pub(crate) async fn check(&self) -> Result<(), Trouble> {
         let limit = self.config.connect_timeout;
         tokio::time::timeout(limit, self.try_out())
             .await

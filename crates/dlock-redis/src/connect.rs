@@ -286,6 +286,29 @@ impl Link {
     }
 }
 
+/// What a node of a quorum must know: whether it is still talking to the same server.
+impl Link {
+    /// The number of the connection in use; a new connection has a higher one.
+    pub(crate) fn number(&self) -> Option<u64> {
+        self.locked().as_ref().map(|current| current.number)
+    }
+
+    /// What the server says about itself, and the number of the connection on which it did.
+    pub(crate) async fn server_info(&self) -> Result<(u64, Answer), Trouble> {
+        let Current {
+            mut connection,
+            number,
+        } = self.connection().await?;
+        let mut ask = redis::cmd("INFO");
+        ask.arg("server");
+        let trip = connection.send_to(None, ask);
+        let info = self
+            .within(self.config.answer_timeout, number, trip)
+            .await?;
+        Ok((number, info.into()))
+    }
+}
+
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")

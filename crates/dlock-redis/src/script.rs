@@ -10,7 +10,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(name: &'static str, parts: &[&str]) -> Self {
+    pub(crate) fn new(name: &'static str, parts: &[&str]) -> Self {
         let source = parts.join("\n");
         let hash = crate::connect::hash_of(&source);
         Self { name, source, hash }

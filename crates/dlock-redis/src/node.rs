@@ -1,0 +1,410 @@
+//! One server as a node of a quorum: single questions and their answers, for a backend that asks several servers at once.
+//!
+//! `dlock-redlock` is made of these. Most users want [`Config::connect`](crate::Config::connect) instead. A node keeps its locks
+//! like any other Redis of this crate, by the same scripts and without a queue, with one difference: the token that
+//! [`Node::take`] returns is `max(last + 1, proposed)`, so that independent servers which are proposed the same number
+//! agree in most cases.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use dlock_core::{
+    AttemptId, Error, ErrorKind, Lease, LockInfo, Mode, Name, Operation, Renewal, Result,
+};
+
+use crate::acquire::{MEMORY, strange};
+use crate::backend::Store;
+use crate::config::{Config, Style, Topology, address};
+use crate::connect::{Answer, Call, Link, millis};
+use crate::error::Trouble;
+use crate::how::Attempt32;
+use crate::script::Script;
+
+/// The highest token that may be proposed: counters have 16 digits, and a server adds to them without loss up to 2^53.
+pub const HIGHEST_PROPOSAL: u64 = 8_000_000_000_000_000;
+
+/// One server.
+///
+/// ```
+/// use dlock_redis::{Config, node::Node};
+///
+/// let node = Node::new(Config::from_url("redis://app:s3cret@cache-1:7000/2")?)?; // nothing is sent yet
+/// assert_eq!(node.place(), "cache-1:7000");
+/// # Ok::<(), dlock_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Node {
+    store: Store,
+    place: String,
+    raise: Script,
+    life: Mutex<Option<Life>>,
+}
+
+/// What is to be taken, and for whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Wish<'a> {
+    /// The lock.
+    pub name: &'a Name,
+    /// How it shall be held.
+    pub mode: Mode,
+    /// The owner to write into the store.
+    pub attempt: AttemptId,
+    /// How long the server shall keep it without a renewal.
+    pub lease: Duration,
+    /// The holder's label.
+    pub label: &'a str,
+}
+
+/// What a server answered to [`Node::take`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// The attempt holds the lock at this server.
+    Held {
+        /// The server's counter for the lock, which this attempt has raised.
+        counter: u64,
+    },
+    /// Others hold it there, and nothing of this attempt is left.
+    Others {
+        /// When asking again is worth it, if that is known: somebody's lease ends then without a renewal.
+        free_in: Option<Duration>,
+        /// The server's counter for the lock: whoever holds it at several servers has the same at most of them.
+        counter: u64,
+    },
+}
+
+/// What a server answered to [`Node::raise`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Raised {
+    /// The counter is the token now, and this attempt is the only one that has written it.
+    Yes,
+    /// The counter had got as far, or further, without this attempt.
+    TooLow {
+        /// The counter.
+        counter: u64,
+    },
+    /// The attempt no longer holds the lock there.
+    Gone,
+}
+
+/// One life of a server process, as seen on one connection.
+#[derive(Debug, Clone)]
+pub struct Life {
+    connection: u64,
+    run_id: Arc<str>,
+    /// It ran already at this moment, for `uptime`.
+    seen: Instant,
+    uptime: Duration,
+}
+
+impl Life {
+    /// Redis' own name for this life: another after every start.
+    pub fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
+    /// How long the server has been running at least, by its own clock and then by ours.
+    pub fn age(&self) -> Duration {
+        self.uptime.saturating_add(self.seen.elapsed())
+    }
+}
+
+impl Node {
+    /// Checks the settings; nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] for settings out of their range, and for what a single independent server cannot be: Sentinel, a
+    /// Cluster, one with `replicas`, or the plain style.
+    pub fn new(config: Config) -> Result<Self> {
+        Self::checked(config).map_err(|error| {
+            error
+                .with_backend("redis")
+                .with_operation(Operation::Configure)
+        })
+    }
+
+    fn checked(config: Config) -> Result<Self> {
+        let place = match &config.topology {
+            Topology::Single(host) => {
+                let (name, port) = address(host);
+                dlock_core::Host {
+                    name,
+                    port: Some(port),
+                }
+                .to_string()
+            }
+            Topology::Unix(path) => path.display().to_string(),
+            _ => {
+                return Err(Error::invalid(
+                    "a node of a quorum must be one independent server: use redis://, rediss:// or redis+unix://",
+                ));
+            }
+        };
+        if config.style == Style::Plain {
+            return Err(Error::invalid(
+                "a node of a quorum cannot use style=plain: it needs a counter",
+            ));
+        }
+        if config.replicas > 0 {
+            return Err(Error::invalid(
+                "replicas is set for a node of a quorum, which stands for itself: leave it out",
+            ));
+        }
+        config.check()?;
+        let mut store = Store::new(config.style(Style::Barging));
+        // Nobody waits at a node, so it needs no inbox.
+        store.link = Link::new(store.config.clone(), None);
+        Ok(Self {
+            store,
+            place,
+            raise: Script::new("raise", &[include_str!("scripts/raise.lua")]),
+            life: Mutex::new(None),
+        })
+    }
+
+    /// Where the server is: host and port, or the path of a socket.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Connects now, and checks what [`Config::connect`](crate::Config::connect) checks. Every other call connects by itself.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Config::connect`](crate::Config::connect).
+    pub async fn connect(&self) -> Result<()> {
+        Ok(self.store.check().await?)
+    }
+
+    /// Which life of the server answers on the connection in use. One trip for each new connection, none otherwise.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked, or the user lacks the permission for `INFO`.
+    pub async fn life(&self) -> Result<Life> {
+        let known = self.known_life();
+        if let Some(life) = known
+            && self.is_same(&life)
+        {
+            return Ok(life);
+        }
+        let (connection, info) = self
+            .store
+            .link
+            .server_info()
+            .await
+            .map_err(|trouble| trouble.about("asking for its age (INFO server)").unsent())?;
+        let life = read_life(connection, &info)
+            .ok_or_else(|| Error::from(strange("INFO server in an unknown form").unsent()))?;
+        *self.life.lock().unwrap_or_else(PoisonError::into_inner) = Some(life.clone());
+        Ok(life)
+    }
+
+    fn known_life(&self) -> Option<Life> {
+        self.life
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Whether the connection is still the one on which this life was seen. A server that restarts ends all connections, so
+    /// what was asked and answered while this stays true was answered by this life.
+    pub fn is_same(&self, life: &Life) -> bool {
+        self.store.link.number() == Some(life.connection)
+    }
+
+    /// Takes the lock if it is free; the same attempt twice is one hold. The counter becomes `max(last + 1, proposed)`, where
+    /// `proposed` counts as at most [`HIGHEST_PROPOSAL`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::held_now`] tells whether the attempt may have succeeded.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the attempt may hold the lock there: [`free`](Node::free) it, as a stray.
+    pub async fn take(&self, wish: Wish<'_>, proposed: u64) -> Result<Taken> {
+        let store = &self.store;
+        let key = store.keys.lock(wish.name);
+        let call = Call::on(&store.scripts.acquire, &key)
+            .arg(store.how.holder(wish.attempt, wish.label))
+            .arg(store.how.acquire(wish.mode, wish.lease, ""))
+            .arg(store.how.lasts(wish.lease))
+            .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
+        let (answer, _) = store.link.call(&call, store.config.answer_timeout).await?;
+        Ok(read_taken(answer)?)
+    }
+
+    /// Raises the counter to `token`, if the attempt still holds the lock there.
+    ///
+    /// # Errors
+    ///
+    /// When the server did not confirm.
+    pub async fn raise(&self, name: &Name, attempt: AttemptId, token: u64) -> Result<Raised> {
+        let key = self.store.keys.lock(name);
+        let call = Call::on(&self.raise, &key)
+            .arg(Attempt32::new(attempt))
+            .arg(digits(token));
+        let limit = self.store.config.answer_timeout;
+        match self.store.link.call(&call, limit).await?.0 {
+            Answer::Number(1) => Ok(Raised::Yes),
+            Answer::Number(_) => Ok(Raised::Gone),
+            Answer::Text(counter) => match counter.parse() {
+                Ok(counter) => Ok(Raised::TooLow { counter }),
+                Err(_) => Err(strange("a counter that is no number").into()),
+            },
+            _ => Err(strange("to a raise in an unknown form").into()),
+        }
+    }
+
+    /// Extends many leases in one trip, one answer for each.
+    pub async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        self.store.extend(leases).await
+    }
+
+    /// Frees what the attempt holds there; `false` when it held nothing. With `stray`, a request of the attempt that is still
+    /// under way is refused when it comes within a minute.
+    ///
+    /// # Errors
+    ///
+    /// When the server did not confirm.
+    pub async fn free(&self, name: &Name, attempt: AttemptId, stray: bool) -> Result<bool> {
+        let store = &self.store;
+        let key = store.keys.lock(name);
+        let attempt = Attempt32::new(attempt);
+        let call = if stray {
+            let memory = millis(MEMORY).to_string();
+            store
+                .call(&store.scripts.abandon, &key, attempt)
+                .arg(memory)
+        } else {
+            store.call(&store.scripts.release, &key, attempt)
+        };
+        match store.link.call(&call, store.config.answer_timeout).await? {
+            (Answer::Number(1), _) => Ok(true),
+            (_, false) => Ok(false),
+            // The first request may have freed it, and its answer was lost: nobody knows (C15).
+            (_, true) if !stray => Err(Trouble::new(
+                ErrorKind::Unreachable,
+                "the connection broke during the release, and afterwards the hold was gone",
+            )
+            .into()),
+            (_, true) => Ok(false),
+        }
+    }
+
+    /// Turns an exclusive hold into a shared one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] when the hold is gone.
+    pub async fn downgrade(&self, lease: &Lease) -> Result<()> {
+        self.store.share(lease).await
+    }
+
+    /// Who holds the lock there.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    pub async fn inspect(&self, name: &Name) -> Result<LockInfo> {
+        self.store.look(name).await
+    }
+
+    /// All locks that are held there and whose name starts with `prefix`, sorted by name.
+    ///
+    /// # Errors
+    ///
+    /// When the server cannot be asked.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        self.store.look_at_all(prefix).await
+    }
+
+    /// Ends the connection; later calls are refused.
+    pub fn close(&self) {
+        self.store.link.close();
+    }
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.place)
+    }
+}
+
+fn digits(token: u64) -> String {
+    format!("{token:016}")
+}
+
+fn read_taken(answer: Answer) -> Result<Taken, Trouble> {
+    match answer {
+        Answer::Text(counter) => match counter.parse() {
+            Ok(counter) => Ok(Taken::Held { counter }),
+            Err(_) => Err(strange("a counter that is no number")),
+        },
+        Answer::List(parts) => match parts.as_slice() {
+            [Answer::Number(left), Answer::Text(counter)] => Ok(Taken::Others {
+                free_in: u64::try_from(*left)
+                    .ok()
+                    .filter(|left| *left > 0)
+                    .map(Duration::from_millis),
+                counter: counter
+                    .parse()
+                    .map_err(|_| strange("a counter that is no number"))?,
+            }),
+            [Answer::Text(what)] if what == "abandoned" => Err(Trouble::new(
+                ErrorKind::Store,
+                "this attempt was undone there a moment ago, and is refused",
+            )
+            .unsent()),
+            _ => Err(strange("an unknown list")),
+        },
+        _ => Err(strange("in an unknown form")),
+    }
+}
+
+fn read_life(connection: u64, info: &Answer) -> Option<Life> {
+    let Answer::Text(info) = info else {
+        return None;
+    };
+    let field = |name: &str| {
+        info.lines()
+            .find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+    };
+    Some(Life {
+        connection,
+        run_id: field("run_id")?.into(),
+        seen: Instant::now(),
+        uptime: Duration::from_secs(field("uptime_in_seconds")?.parse().ok()?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_one_server() {
+        for (url, expected) in [
+            ("redis+cluster://a,b", "one independent server"),
+            ("redis+sentinel://a/m", "one independent server"),
+            ("redis://a?style=plain", "style=plain"),
+            ("redis://a?replicas=1", "replicas is set"),
+        ] {
+            let error = Node::new(Config::from_url(url).expect(url)).expect_err(url);
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            assert!(error.to_string().contains(expected), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_age_of_a_server_is_read() {
+        let info = Answer::Text("# Server\r\nrun_id:abc\r\nuptime_in_seconds:7\r\n".to_owned());
+        let life = read_life(1, &info).expect("both fields");
+        assert_eq!(life.run_id(), "abc");
+        assert!(life.age() >= Duration::from_secs(7));
+        assert!(read_life(1, &Answer::Text("run_id:abc".to_owned())).is_none());
+        assert!(read_life(1, &Answer::Nothing).is_none());
+    }
+}

@@ -1,0 +1,329 @@
+//! One attempt: all nodes are asked at once, and the first quorum decides.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dlock_core::{Attempt, Backoff, Busy, Error, ErrorKind, HeldNow, Lease, Mode, Request, Result};
+use dlock_redis::node::{Raised, Taken};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep_until};
+
+use crate::connect::{Nodes, unasked};
+use crate::error::{Word, Words};
+use crate::peer::is_of_age;
+use crate::stake::{Stake, bit};
+use crate::vote::{Ballot, Verdict, Vote};
+
+/// How often counters that differ are raised before the attempt gives way. More than once is needed only when readers meet.
+const RAISES: usize = 3;
+
+/// How often an attempt asks before it takes a split vote for an answer.
+const VOTES: usize = 6;
+/// Long enough for one of those who collided to come before the others, with all its questions.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// What one vote came to.
+enum Outcome {
+    Decided(Attempt),
+    Split(Busy),
+}
+
+/// What a node answered, and what that is worth.
+pub(crate) struct Said {
+    pub(crate) vote: Vote,
+    pub(crate) word: Word,
+}
+
+impl Nodes {
+    /// One attempt. A vote that is split, so that nobody has the lock, is repeated after a random pause: each of those who ask
+    /// would else be told that others hold it (R32).
+    pub(crate) async fn ask_all(self: &Arc<Self>, request: &Request) -> Result<Attempt> {
+        self.accepts(request)?;
+        let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
+        for _ in 1..VOTES {
+            match self.vote(request).await? {
+                Outcome::Decided(attempt) => return Ok(attempt),
+                Outcome::Split(_) => {}
+            }
+            let again = request.now() + backoff.pause();
+            if request.deadline().is_some_and(|deadline| deadline <= again) {
+                break;
+            }
+            request.clock().sleep_until(again).await;
+        }
+        Ok(match self.vote(request).await? {
+            Outcome::Decided(attempt) => attempt,
+            Outcome::Split(busy) => Attempt::Busy(busy),
+        })
+    }
+
+    async fn vote(self: &Arc<Self>, request: &Request) -> Result<Outcome> {
+        let limit = self.patience(request.lease()).min(request.trip_timeout());
+        let mut ballot = Ballot::new(self.count());
+        let mut words = Words::new(self.count());
+        let stake = Arc::new(Stake::of(request));
+        let proposed = clock_hint();
+        // Read before the first byte is sent (C7).
+        let sent = request.now();
+        let until = Instant::now() + limit;
+        let undoing = self.undoing.of(request.attempt());
+        for node in (0..self.count()).filter(|node| undoing & bit(*node) != 0) {
+            ballot.cast(node, Vote::Failed);
+            let why = "an earlier question of this attempt is still being undone there";
+            words.note(node, Word::Failed(unasked(why)));
+        }
+        let mut asks = self.each(self.all() & !undoing, |nodes, node| {
+            nodes.ask(node, stake.clone(), stake.mode, proposed)
+        });
+        let mut verdict = collect(&mut asks, until, &mut ballot, &mut words).await;
+        if verdict == Verdict::Apart {
+            verdict = self
+                .bring_together(&stake, limit, &mut ballot, &mut words)
+                .await;
+        }
+        match verdict {
+            Verdict::Agreed(token) => {
+                self.check_time(request, request.now().since(sent))?;
+                if !asks.is_empty() {
+                    // Late grants belong to the hold, and are freed with it.
+                    self.in_background(async move { while asks.next().await.is_some() {} });
+                }
+                let lease = Lease::new(request, sent).with_token(token);
+                let lease = lease.with_native(Arc::new(stake));
+                Ok(Outcome::Decided(Attempt::Held(lease)))
+            }
+            Verdict::Others | Verdict::Split | Verdict::Apart => {
+                let busy = Busy {
+                    retry_after: ballot.free_in(),
+                };
+                self.give_back(stake, asks, limit).await;
+                Ok(match verdict {
+                    Verdict::Others => Outcome::Decided(Attempt::Busy(busy)),
+                    _ => Outcome::Split(busy),
+                })
+            }
+            // Core abandons the attempt, everywhere.
+            Verdict::Open | Verdict::Failed => Err(self.explain(words, self.quorum, limit)),
+        }
+    }
+
+    fn accepts(&self, request: &Request) -> Result<()> {
+        if let Mode::Permit { .. } = request.mode() {
+            return Err(no_permits());
+        }
+        if !self.persistent && request.lease() > self.longest_lease {
+            return Err(Error::invalid(format!(
+                "the lease is {:?}, but nodes that restarted are trusted again after longest_lease={:?}: set that, for all clients, \
+                 to the longest lease that anybody uses",
+                request.lease(),
+                self.longest_lease
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_time(&self, request: &Request, spent: Duration) -> Result<()> {
+        let lease = request.lease();
+        if spent + lease / 100 + Duration::from_millis(2) < lease {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::TooLate,
+            format!(
+                "a quorum of {} nodes gave the lock, but only after {spent:?}, when the lease of {lease:?} was over: use a longer one",
+                self.quorum
+            ),
+        )
+        .with_held(HeldNow::Unknown))
+    }
+
+    /// Asks one node for the lock, and notes in the stake what came of it.
+    pub(crate) async fn ask(
+        self: Arc<Self>,
+        node: usize,
+        stake: Arc<Stake>,
+        mode: Mode,
+        proposed: u64,
+    ) -> (usize, Said) {
+        let said = match self.take_at(node, &stake, mode, proposed).await {
+            Ok((Taken::Held { counter }, None)) => {
+                stake.has(node);
+                Said {
+                    vote: Vote::Granted(counter),
+                    word: Word::Agreed("granted"),
+                }
+            }
+            Ok((Taken::Held { .. }, Some(why))) => {
+                stake.has(node);
+                Said {
+                    vote: Vote::Uncounted,
+                    word: Word::Uncounted(why),
+                }
+            }
+            Ok((Taken::Others { free_in, counter }, _)) => {
+                stake.has_not(node);
+                Said {
+                    vote: Vote::Others(counter, free_in),
+                    word: Word::Against("held by others"),
+                }
+            }
+            Err(error) => {
+                if error.held_now() == HeldNow::No {
+                    stake.has_not(node);
+                }
+                Said {
+                    vote: Vote::Failed,
+                    word: Word::Failed(error),
+                }
+            }
+        };
+        (node, said)
+    }
+
+    /// The answer, and why it does not count if it does not.
+    async fn take_at(
+        &self,
+        node: usize,
+        stake: &Stake,
+        mode: Mode,
+        proposed: u64,
+    ) -> Result<(Taken, Option<String>)> {
+        let peer = self.peer(node)?;
+        let patience = self.patience(stake.lease);
+        if !stake.begin(node) {
+            return Err(unasked("the hold has ended"));
+        }
+        peer.call(patience, async {
+            if self.persistent {
+                return Ok((peer.node.take(stake.wish(mode), proposed).await?, None));
+            }
+            let life = peer.node.life().await?;
+            let taken = peer.node.take(stake.wish(mode), proposed).await?;
+            let counts = if peer.node.is_same(&life) {
+                is_of_age(&life, self.longest_lease)
+            } else {
+                Err(
+                    "the connection was replaced meanwhile, so its age must be asked for again"
+                        .to_owned(),
+                )
+            };
+            Ok((taken, counts.err()))
+        })
+        .await
+    }
+
+    /// The nodes of a quorum gave the lock with different counters. They are raised to one number while the attempt still holds it
+    /// there, so that whoever takes the lock at any of them later gets a higher one.
+    async fn bring_together(
+        self: &Arc<Self>,
+        stake: &Arc<Stake>,
+        limit: Duration,
+        ballot: &mut Ballot,
+        words: &mut Words,
+    ) -> Verdict {
+        for _ in 0..RAISES {
+            let token = ballot.target();
+            let until = Instant::now() + limit;
+            let mut time_up = std::pin::pin!(sleep_until(until));
+            let lower = ballot
+                .to_raise(token)
+                .into_iter()
+                .map(bit)
+                .fold(0, |all, bit| all | bit);
+            let mut raises = self.each(lower, |nodes, node| {
+                let stake = stake.clone();
+                async move { (node, nodes.raise_at(node, &stake, token).await) }
+            });
+            loop {
+                if ballot.verdict() == Verdict::Agreed(token) {
+                    return Verdict::Agreed(token);
+                }
+                let answer = tokio::select! {
+                    biased;
+                    answer = raises.next() => answer,
+                    () = &mut time_up => None,
+                };
+                let Some((node, raised)) = answer else { break };
+                match raised {
+                    Ok(Raised::Yes) => ballot.cast(node, Vote::Granted(token)),
+                    Ok(Raised::TooLow { counter }) => ballot.found_above(counter),
+                    Ok(Raised::Gone) => {
+                        ballot.cast(node, Vote::Failed);
+                        words.note(
+                            node,
+                            Word::Against("it gave the lock, and then had it no more"),
+                        );
+                    }
+                    Err(error) => {
+                        ballot.cast(node, Vote::Failed);
+                        words.note(node, Word::Failed(error));
+                    }
+                }
+            }
+            if ballot.verdict() != Verdict::Apart {
+                break;
+            }
+        }
+        ballot.close();
+        match ballot.verdict() {
+            // Never with a quorum that agrees on another number than the one that was asked for last: that is fine too.
+            verdict @ (Verdict::Agreed(_) | Verdict::Apart) => verdict,
+            _ => Verdict::Failed,
+        }
+    }
+
+    async fn raise_at(&self, node: usize, stake: &Stake, token: u64) -> Result<Raised> {
+        let peer = self.peer(node)?;
+        let patience = self.patience(stake.lease);
+        peer.call(patience, peer.node.raise(&stake.name, stake.attempt, token))
+            .await
+    }
+}
+
+/// Waits for answers until they decide, or the time is up.
+async fn collect<F>(
+    asks: &mut FuturesUnordered<F>,
+    until: Instant,
+    ballot: &mut Ballot,
+    words: &mut Words,
+) -> Verdict
+where
+    F: Future<Output = (usize, Said)>,
+{
+    let mut time_up = std::pin::pin!(sleep_until(until));
+    loop {
+        match ballot.verdict() {
+            Verdict::Open => {}
+            verdict => return verdict,
+        }
+        let answer = tokio::select! {
+            biased;
+            answer = asks.next() => answer,
+            () = &mut time_up => None,
+        };
+        match answer {
+            Some((node, said)) => {
+                ballot.cast(node, said.vote);
+                words.note(node, said.word);
+            }
+            None => ballot.close(),
+        }
+    }
+}
+
+pub(crate) fn no_permits() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "a quorum cannot keep permits: two clients may count different nodes, and together give out more than the limit; use \
+         another backend for semaphores",
+    )
+}
+
+/// The number to propose as the token: our clock, in microseconds. Only a hint, with which the nodes mostly agree at once; that
+/// tokens are unique and in order does not rest on it.
+fn clock_hint() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0))
+}

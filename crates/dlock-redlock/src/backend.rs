@@ -1,0 +1,111 @@
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dlock_core::{
+    Attempt, Backend, Capabilities, Error, Fairness, Lease, Liveness, LockInfo, Name, Operation,
+    Reach, Released, Renewal, Request, Result, WakeUp,
+};
+
+use crate::config::Config;
+use crate::connect::Nodes;
+
+/// Locks at a quorum of independent Redis servers.
+///
+/// Made by [`Config::connect`]; hand it to [`Locks::new`](dlock_core::Locks::new).
+#[derive(Debug)]
+pub struct RedlockBackend {
+    nodes: Arc<Nodes>,
+    capabilities: Capabilities,
+    identity: String,
+}
+
+impl RedlockBackend {
+    pub(crate) async fn connect(config: &Config) -> Result<Self> {
+        let at =
+            |operation| move |error: Error| error.with_backend("redlock").with_operation(operation);
+        let nodes = Nodes::new(config).map_err(at(Operation::Configure))?;
+        nodes.connect().await.map_err(at(Operation::Connect))?;
+        Ok(Self {
+            nodes: Arc::new(nodes),
+            capabilities: capabilities(config),
+            identity: config.identity(),
+        })
+    }
+}
+
+/// What a node has not confirmed by now ends with its lease.
+impl Drop for RedlockBackend {
+    fn drop(&mut self) {
+        self.nodes.stop();
+    }
+}
+
+fn capabilities(config: &Config) -> Capabilities {
+    let mut capabilities = Capabilities::new("redlock");
+    capabilities.fencing = true;
+    capabilities.fairness = Fairness::None;
+    capabilities.wake_up = WakeUp::Poll {
+        longest: config.retry,
+    };
+    capabilities.liveness = Liveness::Lease;
+    capabilities.reach = Reach::Network;
+    capabilities.shared = true;
+    capabilities.downgrade = true;
+    capabilities.inspect = true;
+    capabilities.break_lock = true;
+    capabilities.durability = if config.persistent {
+        "a hold is at a quorum of nodes, each of which keeps every write: it survives restarts, and the loss of a minority"
+    } else {
+        "a hold is in memory at a quorum of nodes: it survives the loss of a minority; a node that restarts does not count until \
+         the longest lease has passed (R33)"
+    };
+    capabilities
+}
+
+#[async_trait]
+impl Backend for RedlockBackend {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        self.nodes.ask_all(request).await
+    }
+
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        self.nodes.extend(leases).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<Released> {
+        self.nodes.free(lease).await
+    }
+
+    async fn abandon(&self, request: &Request) -> Result<()> {
+        self.nodes.undo(request).await
+    }
+
+    async fn downgrade(&self, lease: &Lease) -> Result<()> {
+        self.nodes.share(lease).await
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
+        self.nodes.look(name).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        self.nodes.look_at_all(prefix).await
+    }
+
+    async fn break_lock(&self, name: &Name) -> Result<bool> {
+        self.nodes.free_by_force(name).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.nodes.close().await;
+        Ok(())
+    }
+}

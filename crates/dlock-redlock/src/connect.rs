@@ -1,0 +1,219 @@
+//! The nodes together, and what runs in the background for them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dlock_core::{Error, ErrorKind, HeldNow, Result};
+use futures::future::join_all;
+use futures::stream::FuturesUnordered;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+
+use crate::config::Config;
+use crate::error::{Word, Words};
+use crate::peer::Peer;
+use crate::stake::{Mask, bit};
+use crate::undo::Undoing;
+use crate::vote::quorum_of;
+
+/// What the operations share. Each file adds its own to it.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    peers: Vec<Peer>,
+    pub(crate) quorum: usize,
+    node_timeout: Duration,
+    pub(crate) longest_lease: Duration,
+    pub(crate) persistent: bool,
+    pub(crate) undoing: Undoing,
+    background: Arc<Background>,
+}
+
+impl Nodes {
+    pub(crate) fn new(config: &Config) -> Result<Self> {
+        let peers: Vec<Peer> = config.checked_peers()?.into_iter().map(Peer::new).collect();
+        Ok(Self {
+            quorum: quorum_of(peers.len()),
+            peers,
+            node_timeout: config.node_timeout,
+            longest_lease: config.longest_lease,
+            persistent: config.persistent,
+            undoing: Undoing::default(),
+            background: Arc::default(),
+        })
+    }
+
+    /// Connects to all nodes. A quorum must answer, and nobody may refuse us.
+    pub(crate) async fn connect(&self) -> Result<()> {
+        let mut words = Words::new(self.count());
+        let answers = join_all(self.peers.iter().map(|peer| self.greet(peer))).await;
+        let mut lives: Vec<(usize, String)> = Vec::new();
+        let mut refused = false;
+        for (node, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Ok(run_id) => {
+                    words.note(node, Word::Agreed("connected"));
+                    let same = lives.iter().find(|(_, id)| run_id.as_ref() == Some(id));
+                    if let Some((other, _)) = same {
+                        return Err(Error::invalid(format!(
+                            "the nodes {} and {} are one server: a quorum needs independent ones",
+                            self.place(*other),
+                            self.place(node)
+                        )));
+                    }
+                    lives.extend(run_id.map(|id| (node, id)));
+                }
+                Err(error) => {
+                    refused |= !error.is_retryable();
+                    tracing::warn!(node = self.place(node), %error, "a node cannot be reached");
+                    words.note(node, Word::Failed(error));
+                }
+            }
+        }
+        if refused || words.agreed() < self.quorum {
+            let needed = if refused { self.count() } else { self.quorum };
+            return Err(self.explain(words, needed, self.node_timeout));
+        }
+        Ok(())
+    }
+
+    /// Gives the name of the server's life, where it is told.
+    async fn greet(&self, peer: &Peer) -> Result<Option<String>> {
+        peer.node.connect().await?;
+        match peer.node.life().await {
+            Ok(life) => Ok(Some(life.run_id().to_owned())),
+            // Whoever keeps every write need not tell its age.
+            Err(error) if self.persistent && error.kind() == ErrorKind::Denied => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.peers.len()
+    }
+
+    pub(crate) fn all(&self) -> Mask {
+        (0..self.count()).map(bit).fold(0, |all, bit| all | bit)
+    }
+
+    pub(crate) fn peer(&self, node: usize) -> Result<&Peer> {
+        // A number is only ever made from the list itself.
+        self.peers
+            .get(node)
+            .ok_or_else(|| Error::new(ErrorKind::Store, "there is no such node"))
+    }
+
+    pub(crate) fn place(&self, node: usize) -> &str {
+        self.peers.get(node).map_or("?", |peer| peer.node.place())
+    }
+
+    /// How long a node may take for its answer to be waited for: far below the lease, which counts from the question.
+    pub(crate) fn patience(&self, lease: Duration) -> Duration {
+        self.node_timeout.min(lease / 2)
+    }
+
+    pub(crate) fn node_timeout(&self) -> Duration {
+        self.node_timeout
+    }
+
+    /// Nothing is tried again in the background from now on.
+    pub(crate) fn stop(&self) {
+        self.background.stop.send_replace(true);
+    }
+
+    /// Resolves when nothing is to be tried again.
+    pub(crate) async fn stopped(&self) {
+        let mut stop = self.background.stop.subscribe();
+        // The sender is ours, so it cannot be gone.
+        let _ = stop.wait_for(|stop| *stop).await;
+    }
+
+    /// The error that names every node.
+    pub(crate) fn explain(&self, words: Words, needed: usize, limit: Duration) -> Error {
+        words.error(
+            self.peers.iter().map(|peer| peer.node.place()),
+            needed,
+            limit,
+        )
+    }
+
+    /// The same question to several nodes at once. What `make` makes may go on in the background.
+    pub(crate) fn each<F, T>(
+        self: &Arc<Self>,
+        nodes: Mask,
+        make: impl Fn(Arc<Self>, usize) -> F,
+    ) -> FuturesUnordered<F>
+    where
+        F: Future<Output = (usize, T)>,
+    {
+        (0..self.count())
+            .filter(|node| nodes & bit(*node) != 0)
+            .map(|node| make(self.clone(), node))
+            .collect()
+    }
+
+    /// Runs something to its end in the background. It ends with its runtime; what it leaves then ends with its lease.
+    pub(crate) fn in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        let running = Running::new(self.background.clone());
+        runtime.spawn(async move {
+            let _running = running;
+            work.await;
+        });
+    }
+
+    /// Waits a moment for what runs in the background, and ends all connections.
+    pub(crate) async fn close(&self) {
+        let quiet = tokio::time::timeout(self.node_timeout * 2, self.background.quiet()).await;
+        if quiet.is_err() {
+            tracing::debug!("closing while a node has not confirmed everything: its leases end it");
+        }
+        self.stop();
+        for peer in &self.peers {
+            peer.node.close();
+        }
+    }
+}
+
+/// The error of a node that was not asked.
+pub(crate) fn unasked(why: &str) -> Error {
+    Error::new(ErrorKind::Store, why).with_held(HeldNow::No)
+}
+
+#[derive(Debug, Default)]
+struct Background {
+    running: AtomicUsize,
+    quiet: Notify,
+    stop: watch::Sender<bool>,
+}
+
+impl Background {
+    async fn quiet(&self) {
+        loop {
+            let told = self.quiet.notified();
+            if self.running.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            told.await;
+        }
+    }
+}
+
+struct Running(Arc<Background>);
+
+impl Running {
+    fn new(background: Arc<Background>) -> Self {
+        background.running.fetch_add(1, Ordering::AcqRel);
+        Self(background)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.quiet.notify_waiters();
+        }
+    }
+}

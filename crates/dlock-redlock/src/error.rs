@@ -1,0 +1,172 @@
+//! What the nodes said, in one error that names every one of them.
+
+use std::time::Duration;
+
+use dlock_core::{Error, ErrorKind, HeldNow};
+
+/// What one node said, for people and for the kind of the error.
+#[derive(Debug)]
+pub(crate) enum Word {
+    /// It did what was asked.
+    Agreed(&'static str),
+    /// It answered, but not what was hoped for.
+    Against(&'static str),
+    /// It answered, but does not count now, for this reason.
+    Uncounted(String),
+    Failed(Error),
+}
+
+/// The words of all nodes to one question.
+#[derive(Debug)]
+pub(crate) struct Words(Vec<Option<Word>>);
+
+impl Words {
+    pub(crate) fn new(nodes: usize) -> Self {
+        Self(std::iter::repeat_with(|| None).take(nodes).collect())
+    }
+
+    pub(crate) fn note(&mut self, node: usize, word: Word) {
+        if let Some(said) = self.0.get_mut(node) {
+            *said = Some(word);
+        }
+    }
+
+    /// How many nodes did what was asked.
+    pub(crate) fn agreed(&self) -> usize {
+        self.count(|word| matches!(word, Word::Agreed(_)))
+    }
+
+    /// How many nodes answered something else.
+    pub(crate) fn against(&self) -> usize {
+        self.count(|word| matches!(word, Word::Against(_)))
+    }
+
+    fn count(&self, which: impl Fn(&Word) -> bool) -> usize {
+        self.0.iter().flatten().filter(|word| which(word)).count()
+    }
+
+    /// One error for all. Its kind is that of the trouble; where nodes are in different trouble, the one that may pass.
+    pub(crate) fn error<'a>(
+        self,
+        places: impl Iterator<Item = &'a str>,
+        needed: usize,
+        limit: Duration,
+    ) -> Error {
+        let all = self.0.len();
+        let agreed = self.agreed();
+        let mut kind = None;
+        let mut certain = true;
+        let mut source = None;
+        let mut said = Vec::with_capacity(all);
+        for (place, word) in places.zip(self.0) {
+            let (worst, text) = match word {
+                Some(Word::Agreed(text)) => {
+                    certain = false;
+                    (None, text.to_owned())
+                }
+                Some(Word::Against(text)) => (None, text.to_owned()),
+                Some(Word::Uncounted(text)) => {
+                    certain = false;
+                    (Some(ErrorKind::Unreachable), text)
+                }
+                Some(Word::Failed(error)) => {
+                    certain &= error.held_now() == HeldNow::No;
+                    let worst = Some(error.kind());
+                    let text = error.message().to_owned();
+                    source.get_or_insert(error);
+                    (worst, text)
+                }
+                None => {
+                    certain = false;
+                    let text = format!("no answer within {limit:?}");
+                    (Some(ErrorKind::TimedOut), text)
+                }
+            };
+            kind = match (kind, worst) {
+                (None, worst) => worst,
+                (kind, None) => kind,
+                (Some(a), Some(b)) => Some(milder(a, b)),
+            };
+            said.push(format!("{place}: {text}"));
+        }
+        let message = format!(
+            "{agreed} of {all} nodes agreed, {needed} are needed ({})",
+            said.join("; ")
+        );
+        let error = Error::new(kind.unwrap_or(ErrorKind::Store), message).with_held(if certain {
+            HeldNow::No
+        } else {
+            HeldNow::Unknown
+        });
+        match source {
+            Some(source) => error.with_source(source),
+            None => error,
+        }
+    }
+}
+
+/// Of two kinds of trouble, the one to report: what passes by itself before what does not, silence before a refusal.
+fn milder(a: ErrorKind, b: ErrorKind) -> ErrorKind {
+    let rank = |kind: ErrorKind| match kind {
+        ErrorKind::TimedOut => 0,
+        ErrorKind::Unreachable => 1,
+        kind if kind.is_retryable() => 2,
+        _ => 3,
+    };
+    if rank(b) < rank(a) { b } else { a }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    const LIMIT: Duration = Duration::from_millis(200);
+
+    fn words(said: Vec<Option<Word>>) -> Error {
+        let mut words = Words::new(3);
+        for (node, word) in said.into_iter().enumerate() {
+            if let Some(word) = word {
+                words.note(node, word);
+            }
+        }
+        words.error(["a:1", "b:2", "c:3"].into_iter(), 2, LIMIT)
+    }
+
+    fn failed(kind: ErrorKind) -> Option<Word> {
+        Some(Word::Failed(
+            Error::new(kind, "it said no").with_held(HeldNow::No),
+        ))
+    }
+
+    #[test]
+    fn every_node_is_named_with_what_it_said() {
+        let error = words(vec![
+            Some(Word::Agreed("granted")),
+            failed(ErrorKind::Unreachable),
+            None,
+        ]);
+        assert_eq!(
+            error.message(),
+            "1 of 3 nodes agreed, 2 are needed (a:1: granted; b:2: it said no; c:3: no answer within 200ms)"
+        );
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert_eq!(error.held_now(), HeldNow::Unknown);
+        assert!(error.source().is_some());
+    }
+
+    #[test]
+    fn the_kind_is_the_mildest_trouble() {
+        use ErrorKind::{Denied, Store, TimedOut, Unreachable};
+        for (kinds, expected) in [
+            ([Denied, Denied, Denied], Denied),
+            ([Denied, Store, Denied], Store),
+            ([Denied, Unreachable, Store], Unreachable),
+            ([Unreachable, Unreachable, TimedOut], TimedOut),
+        ] {
+            let error = words(kinds.map(failed).into_iter().collect());
+            assert_eq!(error.kind(), expected, "{kinds:?}");
+            assert_eq!(error.held_now(), HeldNow::No);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What the nodes know about a lock, as one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlock_core::{
+    AttemptId, Error, ErrorKind, HolderInfo, LockInfo, Name, Request, Result, SystemClock,
+};
+use futures::StreamExt;
+use tokio::time::{Instant, timeout_at};
+use uuid::Uuid;
+
+use crate::connect::Nodes;
+use crate::error::{Word, Words};
+use crate::stake::Stake;
+
+/// How long a break is tried at single nodes that do not answer.
+const BREAK_LEASE: Duration = Duration::from_secs(30);
+
+impl Nodes {
+    pub(crate) async fn look(self: &Arc<Self>, name: &Name) -> Result<LockInfo> {
+        let asked = name.clone();
+        let found = self
+            .look_everywhere(|nodes, node, limit| {
+                let name = asked.clone();
+                async move {
+                    let peer = nodes.peer(node)?;
+                    Ok(vec![peer.call(limit, peer.node.inspect(&name)).await?])
+                }
+            })
+            .await?;
+        Ok(found
+            .into_iter()
+            .next()
+            .unwrap_or_else(|| LockInfo::new(name.clone())))
+    }
+
+    pub(crate) async fn look_at_all(self: &Arc<Self>, prefix: &str) -> Result<Vec<LockInfo>> {
+        let prefix: Arc<str> = prefix.into();
+        self.look_everywhere(|nodes, node, limit| {
+            let prefix = prefix.clone();
+            async move {
+                let peer = nodes.peer(node)?;
+                peer.call(limit, peer.node.list(&prefix)).await
+            }
+        })
+        .await
+    }
+
+    /// Frees the holds that a quorum has, whoever has them. What single nodes gave to attempts that are still asking is left alone:
+    /// a part of such an attempt must not vanish under it.
+    pub(crate) async fn free_by_force(self: &Arc<Self>, name: &Name) -> Result<bool> {
+        let info = self.look(name).await?;
+        for holder in &info.holders {
+            let owner = Uuid::try_parse(&holder.owner).map_err(|_| {
+                Error::new(ErrorKind::Store, "the nodes name an owner that is none")
+            })?;
+            let request = Request::new(name.clone(), holder.mode, Arc::new(SystemClock))
+                .with_lease(BREAK_LEASE);
+            let stake = Arc::new(Stake::of(&request).for_attempt(AttemptId::from(owner)));
+            for node in 0..self.count() {
+                stake.begin(node);
+            }
+            self.clear(stake, self.all()).await?;
+        }
+        Ok(info.is_locked())
+    }
+
+    /// Asks every node, and merges the answers of all that come in time; a quorum must answer.
+    async fn look_everywhere<F>(
+        self: &Arc<Self>,
+        ask: impl Fn(Arc<Self>, usize, Duration) -> F,
+    ) -> Result<Vec<LockInfo>>
+    where
+        F: Future<Output = Result<Vec<LockInfo>>> + Send,
+    {
+        let limit = self.node_timeout();
+        let mut words = Words::new(self.count());
+        let mut asks = self.each(self.all(), |nodes, node| {
+            let answer = ask(nodes, node, limit);
+            async move { (node, answer.await) }
+        });
+        let until = Instant::now() + limit;
+        let mut seen: Vec<Vec<LockInfo>> = Vec::new();
+        while let Ok(Some((node, answer))) = timeout_at(until, asks.next()).await {
+            match answer {
+                Ok(infos) => {
+                    words.note(node, Word::Agreed("answered"));
+                    seen.push(infos);
+                }
+                Err(error) => words.note(node, Word::Failed(error)),
+            }
+        }
+        if seen.len() < self.quorum {
+            return Err(self.explain(words, self.quorum, limit));
+        }
+        Ok(merge(seen, self.count(), self.quorum))
+    }
+}
+
+/// One list from the lists of the nodes that answered.
+///
+/// A hold counts when a quorum has it, or could have it if those who did not answer have it too.
+fn merge(seen: Vec<Vec<LockInfo>>, nodes: usize, quorum: usize) -> Vec<LockInfo> {
+    let silent = nodes - seen.len();
+    let mut locks: BTreeMap<Name, BTreeMap<String, Vec<HolderInfo>>> = BTreeMap::new();
+    for info in seen.into_iter().flatten() {
+        let holders = locks.entry(info.name).or_default();
+        for holder in info.holders {
+            holders
+                .entry(holder.owner.clone())
+                .or_default()
+                .push(holder);
+        }
+    }
+    let locks = locks.into_iter().map(|(name, holders)| {
+        let mut info = LockInfo::new(name);
+        let held = holders
+            .into_values()
+            .filter(|seen| seen.len() + silent >= quorum);
+        info.holders = held.filter_map(|seen| join(seen, quorum)).collect();
+        info.holders.sort_by_key(|holder| holder.token);
+        info
+    });
+    locks.filter(LockInfo::is_locked).collect()
+}
+
+/// One holder, as several nodes see it.
+fn join(seen: Vec<HolderInfo>, quorum: usize) -> Option<HolderInfo> {
+    let mut ends: Vec<Option<Duration>> = seen.iter().map(|holder| holder.expires_in).collect();
+    ends.sort_unstable();
+    // It ends when so many nodes have let go of it that no quorum is left.
+    let end = ends.len().saturating_sub(quorum);
+    let expires_in = ends.get(end).copied().flatten();
+    // A quorum agrees about the token; single nodes may have got further.
+    let most = |holder: &HolderInfo| {
+        seen.iter()
+            .filter(|other| other.token == holder.token)
+            .count()
+    };
+    let best = seen
+        .iter()
+        .max_by_key(|holder| (most(holder), holder.token))?;
+    let mut holder = best.clone();
+    holder.expires_in = expires_in;
+    Some(holder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dlock_core::{FencingToken, Mode};
+
+    fn held(owner: &str, token: u64, seconds: u64) -> LockInfo {
+        let mut info = LockInfo::new(Name::new("a").expect("a name"));
+        let mut holder = HolderInfo::new(owner, Mode::Exclusive);
+        holder.token = Some(FencingToken::new(token));
+        holder.expires_in = Some(Duration::from_secs(seconds));
+        info.holders.push(holder);
+        info
+    }
+
+    #[test]
+    fn a_hold_counts_when_a_quorum_has_it_or_could_have_it() {
+        let a = |token, seconds| vec![held("a", token, seconds)];
+        let b = || vec![held("b", 9, 9)];
+        let merged = merge(vec![a(5, 30), a(7, 10), a(5, 20), b(), vec![]], 5, 3);
+        assert_eq!(merged.len(), 1);
+        assert_eq!(merged[0].holders.len(), 1);
+        let holder = &merged[0].holders[0];
+        assert_eq!(holder.owner, "a");
+        assert_eq!(holder.token, Some(FencingToken::new(5)));
+        assert_eq!(holder.expires_in, Some(Duration::from_secs(10)));
+        assert!(merge(vec![a(5, 1), a(5, 1), b(), b(), vec![]], 5, 3).is_empty());
+        // Two nodes are silent: both could be holders, and one is.
+        let merged = merge(vec![a(5, 1), a(5, 1), b()], 5, 3);
+        assert_eq!(merged[0].holders.len(), 2);
+    }
+}

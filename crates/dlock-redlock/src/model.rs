@@ -1,0 +1,457 @@
+//! The rule for tokens, checked over every order of events: three nodes, attempts that overlap, requests and replies that are late
+//! or lost, requests that arrive twice, holds that end at any time. docs/redlock.md says in words why it holds.
+//!
+//! The attempts decide by the same [`Ballot`] as the backend. A node is its script in a few lines. Time does not exist here: a hold
+//! may expire while its holder believes in it, so exclusion is not checked, and the tokens must be right without it. A restart with
+//! data is nothing but lost messages; one without is [`Step::Forget`].
+
+use stateright::{Checker, Model, Property};
+
+use crate::vote::{Ballot, Verdict, Vote};
+
+const NODES: usize = 3;
+const RAISES: u8 = 2;
+
+/// What is checked: which attempts there are, and what may go wrong.
+struct Rules {
+    /// For each attempt, the token that it proposes.
+    attempts: Vec<u8>,
+    /// Readers share the lock, writers do not.
+    shared: bool,
+    /// How many requests may arrive a second time.
+    strays: u8,
+    /// How many times a node may lose its data.
+    amnesia: u8,
+    /// Nodes that acknowledge a token which somebody else has written: a mistake that the model must find.
+    careless: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+struct Node {
+    counter: u8,
+    /// Who holds it, with the counter that is its own.
+    holders: Vec<(usize, u8)>,
+}
+
+/// What is under way between an attempt and a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Wire {
+    Nothing,
+    Ask,
+    Granted(u8),
+    Others(u8),
+    Raise(u8),
+    Raised(u8),
+    TooLow(u8),
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Phase {
+    Outside,
+    Asking,
+    Raising { token: u8, round: u8 },
+    Held { token: u8, raised: bool },
+    Failed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Attempt {
+    phase: Phase,
+    /// The highest token that somebody held when this attempt began: its own must be higher.
+    floor: u8,
+    ballot: Option<Ballot>,
+    wires: [Wire; NODES],
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct World {
+    nodes: [Node; NODES],
+    attempts: Vec<Attempt>,
+    strays: u8,
+    amnesia: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Begin(usize),
+    /// A request arrives, and its answer is sent.
+    Arrive(usize, usize),
+    /// An answer arrives.
+    Answer(usize, usize),
+    /// A request to take the lock arrives once more; nobody waits for its answer.
+    Stray(usize, usize),
+    /// The attempt waits no longer.
+    TimeUp(usize),
+    /// A hold ends at a node: its lease is over, or it was released.
+    Expire(usize, usize),
+    /// A node restarts without its data.
+    Forget(usize),
+}
+
+impl Node {
+    fn take(&mut self, attempt: usize, proposed: u8, shared: bool) -> Wire {
+        if let Some((_, own)) = self.holders.iter().find(|(who, _)| *who == attempt) {
+            return Wire::Granted(*own);
+        }
+        if !shared && !self.holders.is_empty() {
+            return Wire::Others(self.counter);
+        }
+        self.counter = proposed.max(self.counter + 1);
+        self.holders.push((attempt, self.counter));
+        self.holders.sort_unstable();
+        Wire::Granted(self.counter)
+    }
+
+    fn raise(&mut self, attempt: usize, token: u8, careless: bool) -> Wire {
+        let Some(hold) = self.holders.iter_mut().find(|(who, _)| *who == attempt) else {
+            return Wire::Gone;
+        };
+        if hold.1 == token || careless && self.counter >= token {
+            return Wire::Raised(token);
+        }
+        if self.counter >= token {
+            return Wire::TooLow(self.counter);
+        }
+        self.counter = token;
+        hold.1 = token;
+        Wire::Raised(token)
+    }
+}
+
+impl Attempt {
+    fn ballot(&mut self) -> &mut Ballot {
+        self.ballot.get_or_insert_with(|| Ballot::new(NODES))
+    }
+
+    /// What `Nodes::vote` and `Nodes::bring_together` do with what they know now.
+    fn decide(&mut self, time_up: bool) {
+        if time_up {
+            let waits = matches!(self.phase, Phase::Asking);
+            if waits {
+                self.ballot().close();
+            }
+        }
+        let verdict = self.ballot().verdict();
+        match (self.phase, verdict) {
+            (Phase::Asking, Verdict::Open) => {}
+            (Phase::Asking, Verdict::Agreed(token)) => self.hold(token, false),
+            (Phase::Asking, Verdict::Apart) => self.raise(0),
+            (Phase::Raising { token, .. }, Verdict::Agreed(agreed))
+                if agreed == u64::from(token) =>
+            {
+                self.hold(agreed, true);
+            }
+            (Phase::Raising { round, .. }, verdict) => {
+                let waits = |wire: &Wire| {
+                    matches!(
+                        wire,
+                        Wire::Raise(_) | Wire::Raised(_) | Wire::TooLow(_) | Wire::Gone
+                    )
+                };
+                if !time_up && self.wires.iter().any(waits) {
+                    return;
+                }
+                match verdict {
+                    Verdict::Agreed(token) => self.hold(token, true),
+                    Verdict::Apart if round + 1 < RAISES => self.raise(round + 1),
+                    _ => self.fail(),
+                }
+            }
+            (Phase::Asking, _) => self.fail(),
+            _ => {}
+        }
+    }
+
+    fn raise(&mut self, round: u8) {
+        let ballot = self.ballot();
+        let token = ballot.target();
+        let lower = ballot.to_raise(token);
+        let token = u8::try_from(token).expect("small");
+        self.phase = Phase::Raising { token, round };
+        self.wires = [Wire::Nothing; NODES];
+        for node in lower {
+            self.wires[node] = Wire::Raise(token);
+        }
+    }
+
+    fn hold(&mut self, token: u64, raised: bool) {
+        let token = u8::try_from(token).expect("small");
+        self.end(Phase::Held { token, raised });
+    }
+
+    fn fail(&mut self) {
+        self.end(Phase::Failed);
+        self.floor = 0;
+    }
+
+    /// What is still under way matters no more: late requests are strays.
+    fn end(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.ballot = None;
+        self.wires = [Wire::Nothing; NODES];
+    }
+
+    fn answered(&mut self, node: usize) {
+        let wire = std::mem::replace(&mut self.wires[node], Wire::Nothing);
+        let ballot = self.ballot();
+        match wire {
+            Wire::Granted(counter) => ballot.cast(node, Vote::Granted(counter.into())),
+            Wire::Others(counter) => ballot.cast(node, Vote::Others(counter.into(), None)),
+            Wire::Raised(token) => ballot.cast(node, Vote::Granted(token.into())),
+            Wire::TooLow(counter) => ballot.found_above(counter.into()),
+            Wire::Gone => ballot.cast(node, Vote::Failed),
+            Wire::Nothing | Wire::Ask | Wire::Raise(_) => {}
+        }
+        self.decide(false);
+    }
+}
+
+/// Nodes are alike: of all states that differ only in their order, one is looked at.
+fn representative(world: &World) -> World {
+    const ORDERS: [[usize; NODES]; 6] = [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ];
+    let orders = ORDERS.iter().map(|order| world.reordered(order));
+    orders.min().expect("six orders")
+}
+
+impl World {
+    fn reordered(&self, order: &[usize; NODES]) -> Self {
+        let attempts = self.attempts.iter().map(|attempt| Attempt {
+            ballot: attempt
+                .ballot
+                .as_ref()
+                .map(|ballot| ballot.reordered(order)),
+            wires: order.map(|node| attempt.wires[node]),
+            ..attempt.clone()
+        });
+        Self {
+            nodes: order.map(|node| self.nodes[node].clone()),
+            attempts: attempts.collect(),
+            ..self.clone()
+        }
+    }
+
+    fn tokens(&self) -> impl Iterator<Item = u8> {
+        self.attempts
+            .iter()
+            .filter_map(|attempt| match attempt.phase {
+                Phase::Held { token, .. } => Some(token),
+                _ => None,
+            })
+    }
+}
+
+impl Model for Rules {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        let outside = Attempt {
+            phase: Phase::Outside,
+            floor: 0,
+            ballot: None,
+            wires: [Wire::Nothing; NODES],
+        };
+        vec![World {
+            nodes: Default::default(),
+            attempts: vec![outside; self.attempts.len()],
+            strays: self.strays,
+            amnesia: self.amnesia,
+        }]
+    }
+
+    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
+        for (who, attempt) in world.attempts.iter().enumerate() {
+            match attempt.phase {
+                Phase::Outside => steps.push(Step::Begin(who)),
+                Phase::Asking | Phase::Raising { .. } => steps.push(Step::TimeUp(who)),
+                _ => {}
+            }
+            for (node, wire) in attempt.wires.iter().enumerate() {
+                match wire {
+                    Wire::Nothing => {}
+                    Wire::Ask | Wire::Raise(_) => steps.push(Step::Arrive(who, node)),
+                    _ => steps.push(Step::Answer(who, node)),
+                }
+                if world.strays > 0 && attempt.phase != Phase::Outside {
+                    steps.push(Step::Stray(who, node));
+                }
+            }
+        }
+        for (node, state) in world.nodes.iter().enumerate() {
+            steps.extend(
+                state
+                    .holders
+                    .iter()
+                    .map(|(who, _)| Step::Expire(node, *who)),
+            );
+            if world.amnesia > 0 && state.counter > 0 {
+                steps.push(Step::Forget(node));
+            }
+        }
+    }
+
+    fn next_state(&self, world: &World, step: Step) -> Option<World> {
+        let mut next = world.clone();
+        match step {
+            Step::Begin(who) => {
+                let floor = world.tokens().max().unwrap_or(0);
+                let attempt = &mut next.attempts[who];
+                attempt.floor = floor;
+                attempt.phase = Phase::Asking;
+                attempt.wires = [Wire::Ask; NODES];
+            }
+            Step::Arrive(who, node) => {
+                let wire = &mut next.attempts[who].wires[node];
+                *wire = match *wire {
+                    Wire::Raise(token) => next.nodes[node].raise(who, token, self.careless),
+                    _ => next.nodes[node].take(who, self.attempts[who], self.shared),
+                };
+            }
+            Step::Answer(who, node) => next.attempts[who].answered(node),
+            Step::Stray(who, node) => {
+                next.strays -= 1;
+                next.nodes[node].take(who, self.attempts[who], self.shared);
+            }
+            Step::TimeUp(who) => next.attempts[who].decide(true),
+            Step::Expire(node, who) => next.nodes[node].holders.retain(|(other, _)| *other != who),
+            Step::Forget(node) => {
+                next.amnesia -= 1;
+                next.nodes[node] = Node::default();
+            }
+        }
+        (next != *world).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("tokens are unique", |_, world: &World| {
+                let mut tokens: Vec<u8> = world.tokens().collect();
+                tokens.sort_unstable();
+                tokens.windows(2).all(|pair| pair[0] != pair[1])
+            }),
+            Property::always("tokens are ordered", |_, world: &World| {
+                world.attempts.iter().all(|attempt| match attempt.phase {
+                    Phase::Held { token, .. } => token > attempt.floor,
+                    _ => true,
+                })
+            }),
+            Property::sometimes("all held it one after the other", |_, world: &World| {
+                let last = world.attempts.iter().map(|attempt| attempt.floor).max();
+                world.tokens().count() == world.attempts.len() && last > Some(0)
+            }),
+            Property::sometimes("counters were raised", |_, world: &World| {
+                let raised =
+                    |attempt: &Attempt| matches!(attempt.phase, Phase::Held { raised: true, .. });
+                world.attempts.iter().any(raised)
+            }),
+        ]
+    }
+}
+
+/// Looks at every state, or at the first so many of a space that is too large for a test.
+fn check(rules: Rules, at_most: usize) -> impl Checker<Rules> {
+    let checker = rules
+        .checker()
+        .threads(2)
+        .symmetry_fn(representative)
+        .target_state_count(at_most)
+        .spawn_dfs()
+        .join();
+    println!(
+        "{} states, {} of them different",
+        checker.state_count(),
+        checker.unique_state_count()
+    );
+    checker
+}
+
+fn writers(attempts: Vec<u8>) -> Rules {
+    Rules {
+        attempts,
+        shared: false,
+        strays: 0,
+        amnesia: 0,
+        careless: false,
+    }
+}
+
+fn readers(attempts: Vec<u8>) -> Rules {
+    Rules {
+        shared: true,
+        ..writers(attempts)
+    }
+}
+
+const ALL: usize = 20_000_000;
+const MANY: usize = 1_000_000;
+
+fn no_counterexample(checker: &impl Checker<Rules>) {
+    checker.assert_no_discovery("tokens are unique");
+    checker.assert_no_discovery("tokens are ordered");
+}
+
+/// Two attempts, of which one may have a clock that is behind.
+#[test]
+fn tokens_of_writers_are_unique_and_ordered() {
+    for attempts in [vec![0, 0], vec![3, 0]] {
+        let checker = check(writers(attempts), ALL);
+        assert!(checker.state_count() < ALL, "not all were looked at");
+        checker.assert_properties();
+    }
+}
+
+#[test]
+fn tokens_of_readers_are_unique_and_ordered() {
+    let checker = check(readers(vec![2, 0]), ALL);
+    assert!(checker.state_count() < ALL, "not all were looked at");
+    checker.assert_properties();
+}
+
+/// A request that arrives a second time, at any moment.
+#[test]
+fn requests_that_arrive_twice_do_no_harm() {
+    for rules in [writers(vec![0, 2]), readers(vec![0, 0])] {
+        let rules = Rules { strays: 1, ..rules };
+        no_counterexample(&check(rules, MANY));
+    }
+}
+
+#[test]
+fn tokens_of_three_attempts_are_unique_and_ordered() {
+    no_counterexample(&check(writers(vec![0, 2, 0]), MANY));
+    no_counterexample(&check(readers(vec![0, 2, 0]), MANY));
+}
+
+/// A node that acknowledges a number which another attempt wrote gives one token to two: the model sees such mistakes.
+#[test]
+fn a_careless_raise_is_found() {
+    let rules = Rules {
+        careless: true,
+        ..readers(vec![0, 0])
+    };
+    let checker = check(rules, ALL);
+    checker.assert_any_discovery("tokens are unique");
+}
+
+/// The known hole (R33): a node that lost its data may be the only one that two quorums have in common.
+#[test]
+fn amnesia_breaks_the_order() {
+    let rules = Rules {
+        amnesia: 1,
+        ..writers(vec![0, 0])
+    };
+    let checker = check(rules, ALL);
+    let hole = checker
+        .discovery("tokens are ordered")
+        .or_else(|| checker.discovery("tokens are unique"));
+    let steps = hole.expect("the checker finds the hole").into_actions();
+    assert!(steps.iter().any(|step| matches!(step, Step::Forget(_))));
+}

@@ -1,0 +1,185 @@
+//! Free if still the owner, undo, downgrade: at all nodes, confirmed by a quorum.
+
+use std::sync::Arc;
+
+use dlock_core::{Error, ErrorKind, Lease, Released, Request, Result};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep_until};
+
+use crate::connect::Nodes;
+use crate::error::{Word, Words};
+use crate::stake::{Mask, Stake};
+
+impl Nodes {
+    /// Frees a hold at every node that may have it. It was good to the end if a quorum still had it.
+    pub(crate) async fn free(self: &Arc<Self>, lease: &Lease) -> Result<Released> {
+        let stake = Stake::from_lease(lease);
+        stake.end();
+        let limit = self.patience(lease.duration());
+        let nodes = stake.anywhere() & self.all();
+        let mut open = nodes.count_ones() as usize;
+        // Nodes that may have had it, for all we know.
+        let mut unknown = 0;
+        let mut words = Words::new(self.count());
+        let mut frees = self.each(nodes, |nodes, node| {
+            let stake = stake.clone();
+            async move {
+                let stray = stake.is_doubtful(node);
+                (node, (stray, nodes.free_at(node, &stake).await))
+            }
+        });
+        let mut time_up = std::pin::pin!(sleep_until(Instant::now() + limit));
+        let released = loop {
+            if stake.freed() >= self.quorum {
+                break Some(Released::Freed);
+            }
+            if stake.freed() + unknown + open < self.quorum {
+                break Some(Released::AlreadyLost);
+            }
+            let answer = tokio::select! {
+                biased;
+                answer = frees.next() => answer,
+                () = &mut time_up => None,
+            };
+            let Some((node, (stray, answer))) = answer else {
+                break None;
+            };
+            open -= 1;
+            match answer {
+                Ok(true) => words.note(node, Word::Agreed("freed")),
+                Ok(false) => {
+                    // Where the grant itself was in doubt, so is whether it was there.
+                    unknown += usize::from(stray);
+                    words.note(node, Word::Against("it had nothing to free"));
+                }
+                Err(error) => {
+                    unknown += 1;
+                    words.note(node, Word::Failed(error));
+                }
+            }
+        };
+        match released {
+            Some(Released::Freed) => {
+                self.undo_later(stake.clone(), frees);
+                let first = stake.tell();
+                Ok(if first {
+                    Released::Freed
+                } else {
+                    Released::AlreadyLost
+                })
+            }
+            Some(released) => {
+                self.undo_later(stake, frees);
+                Ok(released)
+            }
+            // Core tries again.
+            None => Err(self.explain(words, self.quorum, limit)),
+        }
+    }
+
+    /// Undoes an attempt, at every node.
+    ///
+    /// It is done when a quorum has confirmed that it has nothing of the attempt and will refuse what is still under way. Then
+    /// no quorum can ever give it the lock, since every two quorums have a node in common; and others can get the lock from those
+    /// that confirmed. The rest is undone in the background, until each node has confirmed or the lease is over.
+    pub(crate) async fn undo(self: &Arc<Self>, request: &Request) -> Result<()> {
+        let stake = Arc::new(Stake::of(request));
+        for node in 0..self.count() {
+            stake.begin(node);
+        }
+        self.clear(stake, self.all()).await.map(|_| ())
+    }
+
+    /// Frees, and refuses what is under way, until a quorum has confirmed. Tells at how many nodes there was something.
+    pub(crate) async fn clear(self: &Arc<Self>, stake: Arc<Stake>, nodes: Mask) -> Result<usize> {
+        stake.end();
+        let limit = self.patience(stake.lease);
+        let mut words = Words::new(self.count());
+        let mut frees = self.each(nodes, |nodes, node| {
+            let stake = stake.clone();
+            async move { (node, nodes.free_at(node, &stake).await) }
+        });
+        let enough = self
+            .agreement(&mut frees, limit, &mut words, |_| Word::Agreed("undone"))
+            .await;
+        if !enough {
+            return Err(self.explain(words, self.quorum, limit));
+        }
+        let found = stake.freed();
+        self.undo_later(stake, frees);
+        Ok(found)
+    }
+
+    /// Shared from now on, at a quorum at least.
+    pub(crate) async fn share(self: &Arc<Self>, lease: &Lease) -> Result<()> {
+        let lease = Arc::new(lease.clone());
+        let limit = self.patience(lease.duration());
+        let mut words = Words::new(self.count());
+        let mut shares = self.each(self.all(), |nodes, node| {
+            let lease = lease.clone();
+            async move {
+                let patience = nodes.patience(lease.duration());
+                let answer = match nodes.peer(node) {
+                    Ok(peer) => peer.call(patience, peer.node.downgrade(&lease)).await,
+                    Err(error) => Err(error),
+                };
+                (
+                    node,
+                    match answer {
+                        Err(error) if error.kind() == ErrorKind::Lost => Ok(false),
+                        answer => answer.map(|()| true),
+                    },
+                )
+            }
+        });
+        let word = |shared: &bool| match shared {
+            true => Word::Agreed("shared"),
+            false => Word::Against("it has no such hold"),
+        };
+        let enough = self.agreement(&mut shares, limit, &mut words, word).await;
+        if !enough {
+            let lost = words.against() > self.count() - self.quorum;
+            let error = self.explain(words, self.quorum, limit);
+            return Err(if lost {
+                Error::new(ErrorKind::Lost, error.message().to_owned())
+            } else {
+                error
+            });
+        }
+        self.in_background(async move { while shares.next().await.is_some() {} });
+        Ok(())
+    }
+
+    /// Waits until a quorum has agreed; `false` when it cannot, or the time is up.
+    pub(crate) async fn agreement<F, T>(
+        &self,
+        asks: &mut FuturesUnordered<F>,
+        limit: std::time::Duration,
+        words: &mut Words,
+        word: impl Fn(&T) -> Word,
+    ) -> bool
+    where
+        F: Future<Output = (usize, Result<T>)>,
+    {
+        let mut time_up = std::pin::pin!(sleep_until(Instant::now() + limit));
+        loop {
+            if words.agreed() >= self.quorum {
+                return true;
+            }
+            let answer = tokio::select! {
+                biased;
+                answer = asks.next() => answer,
+                () = &mut time_up => None,
+            };
+            let Some((node, answer)) = answer else {
+                return false;
+            };
+            let word = match answer {
+                Ok(answer) => word(&answer),
+                Err(error) => Word::Failed(error),
+            };
+            words.note(node, word);
+        }
+    }
+}

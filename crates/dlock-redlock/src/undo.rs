@@ -1,0 +1,173 @@
+//! What an attempt has left at single nodes, removed in the background until each of them has confirmed or the lease is over.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dlock_core::{AttemptId, Backoff, Result};
+use futures::StreamExt;
+use futures::future::join_all;
+use futures::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::acquire::Said;
+use crate::connect::Nodes;
+use crate::stake::{Mask, Stake, bit};
+
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// At which nodes an attempt that may ask again is being undone: it must not ask there before, or its own undo would free what
+/// it counts on.
+#[derive(Debug, Default)]
+pub(crate) struct Undoing {
+    nodes: Mutex<HashMap<AttemptId, Mask>>,
+    /// How many attempts are in the map, to be read without its lock.
+    count: AtomicUsize,
+}
+
+impl Undoing {
+    fn locked(&self) -> MutexGuard<'_, HashMap<AttemptId, Mask>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn of(&self, attempt: AttemptId) -> Mask {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        self.locked().get(&attempt).copied().unwrap_or(0)
+    }
+
+    fn begin(&self, attempt: AttemptId, nodes: Mask) {
+        let mut map = self.locked();
+        *map.entry(attempt).or_default() |= nodes;
+        self.count.store(map.len(), Ordering::Release);
+    }
+
+    fn done(&self, attempt: AttemptId, nodes: Mask) {
+        let mut map = self.locked();
+        if let Some(left) = map.get_mut(&attempt) {
+            *left &= !nodes;
+            if *left == 0 {
+                map.remove(&attempt);
+            }
+        }
+        self.count.store(map.len(), Ordering::Release);
+    }
+}
+
+/// Clears the mark also when the runtime ends in between.
+struct Mark {
+    nodes: Arc<Nodes>,
+    attempt: AttemptId,
+    mask: Mask,
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        self.nodes.undoing.done(self.attempt, self.mask);
+    }
+}
+
+impl Nodes {
+    /// Frees what an attempt has got that did not get enough: now, where it is certain, and in the background where an answer has
+    /// not come.
+    pub(crate) async fn give_back<F>(
+        self: &Arc<Self>,
+        stake: Arc<Stake>,
+        asks: FuturesUnordered<F>,
+        limit: Duration,
+    ) where
+        F: Future<Output = (usize, Said)> + Send + 'static,
+    {
+        let certain = (0..self.count()).filter(|node| !stake.is_doubtful(*node));
+        let certain = certain.map(bit).fold(0, |all, bit| all | bit) & stake.anywhere();
+        if certain != 0 {
+            let frees = self.each(certain, |nodes, node| {
+                let stake = stake.clone();
+                async move { (node, nodes.free_at(node, &stake).await) }
+            });
+            // What is not confirmed in time is still in the stake.
+            let _ = timeout(limit, frees.collect::<Vec<_>>()).await;
+        }
+        self.undo_later(stake, asks);
+    }
+
+    /// Waits for answers that are still to come, and frees whatever the attempt then has, node by node.
+    pub(crate) fn undo_later<F, T>(self: &Arc<Self>, stake: Arc<Stake>, asks: FuturesUnordered<F>)
+    where
+        F: Future<Output = (usize, T)> + Send + 'static,
+        T: Send,
+    {
+        let mask = stake.anywhere() & self.all();
+        if mask == 0 {
+            return;
+        }
+        self.undoing.begin(stake.attempt, mask);
+        let mark = Mark {
+            nodes: self.clone(),
+            attempt: stake.attempt,
+            mask,
+        };
+        let nodes = self.clone();
+        self.in_background(async move {
+            let mark = mark;
+            let mut asks = asks;
+            while asks.next().await.is_some() {}
+            let left = stake.anywhere() & nodes.all();
+            nodes.undoing.done(stake.attempt, mark.mask & !left);
+            let left = (0..nodes.count()).filter(|node| left & bit(*node) != 0);
+            join_all(left.map(|node| nodes.free_until_confirmed(node, &stake))).await;
+        });
+    }
+
+    async fn free_until_confirmed(&self, node: usize, stake: &Stake) {
+        let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
+        let end = Instant::now() + stake.lease;
+        while let Err(error) = self.free_at(node, stake).await {
+            let pause = backoff.pause();
+            if Instant::now() + pause >= end {
+                tracing::warn!(node = self.place(node), %error, "a node did not confirm a release; its lease ends it");
+                break;
+            }
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.stopped() => break,
+            }
+        }
+        self.undoing.done(stake.attempt, bit(node));
+    }
+
+    /// Frees what the attempt has at one node. A request of it that is under way is refused when it arrives.
+    pub(crate) async fn free_at(&self, node: usize, stake: &Stake) -> Result<bool> {
+        let peer = self.peer(node)?;
+        let stray = stake.is_doubtful(node);
+        let trip = peer.node.free(&stake.name, stake.attempt, stray);
+        let freed = peer.call(self.patience(stake.lease), trip).await?;
+        if freed {
+            stake.was_freed(node);
+        } else {
+            stake.has_not(node);
+        }
+        Ok(freed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_stands_until_its_node_is_done() {
+        let undoing = Undoing::default();
+        let (one, two) = (AttemptId::new(), AttemptId::new());
+        undoing.begin(one, 0b101);
+        undoing.begin(one, 0b010);
+        undoing.done(one, 0b001);
+        assert_eq!((undoing.of(one), undoing.of(two)), (0b110, 0));
+        undoing.done(one, 0b110);
+        assert_eq!(undoing.of(one), 0);
+        assert!(undoing.locked().is_empty());
+    }
+}

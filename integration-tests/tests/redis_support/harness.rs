@@ -1,0 +1,108 @@
+//! What the conformance harnesses of stores made of Redis servers share.
+
+use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
+
+use dlock_conformance::{Fault, Residue, async_trait};
+use dlock_core::{Error, ErrorKind, Name, Result};
+use integration_tests::{Direction, FaultProxy, RedisServer};
+
+/// The cases have runtimes of their own; what the servers need outlives them here.
+pub(crate) static RUNTIME: LazyLock<tokio::runtime::Runtime> =
+    LazyLock::new(|| tokio::runtime::Runtime::new().expect("a runtime"));
+
+static KEPT: Mutex<Vec<Arc<FaultProxy>>> = Mutex::new(Vec::new());
+
+pub(crate) fn broken(error: integration_tests::Error) -> Error {
+    Error::new(ErrorKind::Store, format!("the test's own server: {error}"))
+}
+
+/// A proxy for each server, and what disturbs all of them as one.
+pub(crate) async fn proxies(servers: &[&RedisServer]) -> Result<Line> {
+    let mut line = Vec::new();
+    for server in servers {
+        let proxy = FaultProxy::start(server.addr()).await.map_err(broken)?;
+        line.push(Arc::new(proxy));
+    }
+    // A case may drop the handle and go on with the client.
+    KEPT.lock().expect("no panic").extend(line.iter().cloned());
+    Ok(Line(line))
+}
+
+pub(crate) struct Line(pub(crate) Vec<Arc<FaultProxy>>);
+
+#[async_trait]
+impl Fault for Line {
+    async fn cut(&self) {
+        for proxy in &self.0 {
+            proxy.refuse();
+            proxy.reset_all().await;
+        }
+    }
+
+    async fn hang(&self) {
+        for proxy in &self.0 {
+            proxy.black_hole(Direction::Both);
+        }
+    }
+
+    async fn heal(&self) {
+        for proxy in &self.0 {
+            proxy.heal().await;
+            proxy.accept();
+        }
+    }
+
+    async fn lose_reply(&self) {
+        for proxy in &self.0 {
+            proxy.drop_reply(1);
+        }
+    }
+
+    async fn delay_replies(&self, delay: Duration) {
+        for proxy in &self.0 {
+            proxy.delay(Direction::ToClient, delay);
+        }
+    }
+}
+
+/// Moves the end of every lease of a lock into the past; the queue stays as it is.
+pub(crate) async fn expire_at(server: &RedisServer, key: &str) -> Result<()> {
+    const SCRIPT: &str = "local k = KEYS[1] local v = redis.call('GET', k) if not v then return 0 end \
+        if #v == 32 then return redis.call('DEL', k) end \
+        if string.find(v, '^%x', 18) then redis.call('PEXPIRE', k, tonumber(string.sub(v, 50, 62))) else \
+        for _, a in ipairs(redis.call('ZRANGE', k .. ':h', 0, -1)) do redis.call('ZADD', k .. ':h', 1, a) end end \
+        return 1";
+    server
+        .command(&["EVAL", SCRIPT, "1", key])
+        .await
+        .map_err(broken)?;
+    Ok(())
+}
+
+/// The key of a lock whose name needs no escape.
+pub(crate) fn key_of(prefix: &str, name: &Name) -> String {
+    format!("{prefix}:{{{name}}}")
+}
+
+/// Adds up what is left at one server.
+pub(crate) async fn residue_at(server: &RedisServer, left: &mut Residue) -> Result<()> {
+    *left.entry("keys".to_owned()).or_default() += super::residue(server).await.len() as u64;
+    let channels = server
+        .command(&["PUBSUB", "CHANNELS"])
+        .await
+        .map_err(broken)?;
+    let ours = channels
+        .list()
+        .iter()
+        .filter_map(|c| c.text())
+        .filter(|c| c.contains(":inbox:"));
+    *left.entry("inboxes".to_owned()).or_default() += ours.count() as u64;
+    let clients = server
+        .command(&["CLIENT", "LIST", "TYPE", "pubsub"])
+        .await
+        .map_err(broken)?;
+    let lines = clients.text().unwrap_or_default().lines().count();
+    *left.entry("connections".to_owned()).or_default() += lines as u64;
+    Ok(())
+}

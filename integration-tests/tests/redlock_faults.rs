@@ -1,0 +1,415 @@
+//! What goes wrong around a quorum, on five real servers, and what becomes of the lock.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod redis_support;
+mod redlock_support;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use dlock_core::{Attempt, Backend, ErrorKind, LossReason, Released, Settings};
+use integration_tests::{FaultProxy, Redis};
+use redis_support::harness::expire_at;
+use redis_support::{SOON, lock};
+use redlock_support::*;
+
+#[tokio::test]
+async fn one_and_two_nodes_down_are_not_missed_and_three_are() {
+    let five = start(5).await.expect("servers");
+    let locks = five.client(PERSISTENT).await;
+    let mut last = cycle(&locks, "a").await;
+    for down in [3, 1] {
+        five.servers[down].kill();
+        for _ in 0..3 {
+            let token = cycle(&locks, "a").await;
+            assert!(token > last);
+            last = token;
+        }
+        // A new client does not need them either.
+        cycle(&five.client(PERSISTENT).await, "a").await;
+        assert!(
+            locks
+                .mutex("b")
+                .expect("a name")
+                .try_lock()
+                .await
+                .expect("a quorum")
+                .is_some()
+        );
+    }
+    five.servers[0].kill();
+    let start = Instant::now();
+    let error = locks
+        .mutex("a")
+        .expect("a name")
+        .try_lock()
+        .await
+        .expect_err("two of five");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(start.elapsed() < seconds(3), "{:?}", start.elapsed());
+    let text = error.to_string();
+    assert!(text.contains("2 of 5 nodes agreed, 3 are needed"), "{text}");
+    for server in &five.servers {
+        assert!(text.contains(&server.addr().to_string()), "{text}");
+    }
+    assert!(
+        text.contains("is the server running?") && text.contains("granted"),
+        "{text}"
+    );
+    let error = dlock::connect(&five.url(PERSISTENT))
+        .await
+        .expect_err("no quorum");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    drop(locks);
+    clean(&five).await;
+}
+
+#[tokio::test]
+async fn a_frozen_node_costs_nothing_while_a_quorum_answers() {
+    let five = start(5).await.expect("servers");
+    // A time-out that would be noticed.
+    let locks = five.client("?persistent=true&node_timeout=2s").await;
+    cycle(&locks, "a").await;
+    five.servers[2].freeze();
+    let start = Instant::now();
+    for _ in 0..20 {
+        cycle(&locks, "a").await;
+    }
+    assert!(start.elapsed() < seconds(2), "{:?}", start.elapsed());
+    let other = five
+        .client("?persistent=true&node_timeout=2s&connect_timeout=300ms")
+        .await;
+    let guard = lock(&locks, "a").await;
+    let start = Instant::now();
+    assert!(
+        other
+            .mutex("a")
+            .expect("a name")
+            .try_lock()
+            .await
+            .expect("an answer")
+            .is_none()
+    );
+    assert!(start.elapsed() < seconds(2), "{:?}", start.elapsed());
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    five.servers[2].thaw();
+    // What the frozen node was asked for does not come to life with it.
+    clean(&five).await;
+    cycle(&locks, "a").await;
+}
+
+#[tokio::test]
+async fn frozen_nodes_without_which_there_is_no_quorum_cost_their_time_out() {
+    let five = start(5).await.expect("servers");
+    let locks = five.client("?persistent=true&node_timeout=300ms").await;
+    cycle(&locks, "a").await;
+    for server in &five.servers[..3] {
+        server.freeze();
+    }
+    let start = Instant::now();
+    let error = locks
+        .mutex("a")
+        .expect("a name")
+        .try_lock()
+        .await
+        .expect_err("no quorum");
+    let took = start.elapsed();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    assert!(took >= ms(300) && took < seconds(2), "{took:?}");
+    assert!(
+        error.to_string().contains("no answer within 300ms"),
+        "{error}"
+    );
+    for server in &five.servers[..3] {
+        server.thaw();
+    }
+    let settings = Settings::new().outage(seconds(20));
+    let patient = locks.with(settings).expect("good settings");
+    cycle(&patient, "a").await;
+    clean(&five).await;
+}
+
+/// R31: a grant whose answer was lost counts nowhere and stays nowhere.
+#[tokio::test]
+async fn grants_whose_answers_were_lost_are_freed() {
+    let five = start(5).await.expect("servers");
+    let mut url = five.url("?persistent=true&node_timeout=300ms&answer_timeout=500ms");
+    let mut proxies = Vec::new();
+    for server in &five.servers[..3] {
+        let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+        url = url.replace(&server.addr().to_string(), &proxy.addr().to_string());
+        proxies.push(proxy);
+    }
+    let locks = client(&url).await;
+    cycle(&locks, "a").await;
+    // Requests get through, answers do not: all five nodes give the lock, and two say so.
+    for proxy in &proxies {
+        proxy.black_hole(integration_tests::Direction::ToClient);
+    }
+    let error = locks
+        .mutex("b")
+        .expect("a name")
+        .try_lock()
+        .await
+        .expect_err("too few");
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    for proxy in &proxies {
+        proxy.heal().await;
+    }
+    let other = five.client(PERSISTENT).await;
+    cycle(&other, "b").await;
+    clean(&five).await;
+}
+
+/// R33: a node that came back without its data does not count until the longest lease has passed.
+#[tokio::test]
+async fn a_node_restarted_empty_does_not_count_for_the_longest_lease() {
+    const PARAMETERS: &str = "?longest_lease=3s&few_nodes=true";
+    let three = start(3).await.expect("servers");
+    let settings = Settings::new().lease(seconds(3)).outage(seconds(20));
+    // Nobody knows whether they had other data a moment ago.
+    let locks = client_with(&three.url(PARAMETERS), settings.clone()).await;
+    let error = locks
+        .mutex("a")
+        .expect("a name")
+        .try_lock()
+        .await
+        .expect_err("too young");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("counts again in"), "{error}");
+    let guard = lock(&locks, "a").await;
+    let old = guard.token();
+    // The lock is held at all three. One is down, one forgets: the third alone remembers.
+    three.servers[0].kill();
+    three.servers[1].kill();
+    three.servers[1].restart().await.expect("restart");
+    let back = Instant::now();
+    let other = client_with(&three.url(PARAMETERS), settings.clone()).await;
+    let mutex = other.mutex("a").expect("a name");
+    while back.elapsed() < seconds(2) {
+        // Busy, or too few nodes; never the lock.
+        if let Ok(Some(_)) = mutex.try_lock().await {
+            panic!("a second holder after {:?}", back.elapsed());
+        }
+        tokio::time::sleep(ms(20)).await;
+    }
+    // The holder has lost its quorum, and knows it.
+    let reason = tokio::time::timeout(SOON, guard.lost())
+        .await
+        .expect("told in time");
+    assert!(
+        matches!(reason, LossReason::Expired | LossReason::Gone),
+        "{reason:?}"
+    );
+    let next = lock(&other, "a").await;
+    assert!(next.token() > old);
+    // Somebody who says that nodes keep their data is believed: they count at once.
+    three.servers[2].kill();
+    three.servers[2].restart().await.expect("restart");
+    let trusting = three.client("?persistent=true").await;
+    cycle(&trusting, "b").await;
+}
+
+#[tokio::test]
+async fn nodes_that_keep_their_data_may_restart_under_a_hold() {
+    let three = start_with(3, |_| Redis {
+        durable: true,
+        ..Redis::default()
+    })
+    .await
+    .expect("servers");
+    let settings = Settings::new().lease(seconds(6));
+    let locks = client_with(&three.url(PERSISTENT), settings).await;
+    let guard = lock(&locks, "a").await;
+    for server in &three.servers {
+        server.kill();
+        server.restart().await.expect("restart");
+    }
+    let other = three.client(PERSISTENT).await;
+    assert!(
+        other
+            .mutex("a")
+            .expect("a name")
+            .try_lock()
+            .await
+            .expect("an answer")
+            .is_none()
+    );
+    assert!(guard.is_held());
+    assert_ne!(
+        guard.release().await.expect("release"),
+        Released::AlreadyLost
+    );
+}
+
+/// A node that lost the key is given it again at the next renewal, and counts in the one after.
+#[tokio::test]
+async fn a_node_that_lost_a_hold_is_repaired_and_does_not_count_in_that_round() {
+    let three = start(3).await.expect("servers");
+    let redlock = backend(&three.url(PERSISTENT)).await;
+    let Attempt::Held(lease) = redlock.try_acquire(&request("a")).await.expect("an answer") else {
+        panic!("free");
+    };
+    let lease = Arc::new(lease);
+    // One node is gone for good, one has lost the key: one alone still has it, and that is no quorum.
+    three.servers[2].kill();
+    three.servers[1]
+        .command(&["DEL", "redlock:{a}"])
+        .await
+        .expect("DEL");
+    let answers = redlock.renew(std::slice::from_ref(&lease)).await;
+    let [dlock_core::Renewal::Failed(error)] = answers.as_slice() else {
+        panic!("a repaired node counted: {answers:?}");
+    };
+    assert!(
+        error.to_string().contains("it no longer has the hold"),
+        "{error}"
+    );
+    integration_tests::until("the node is repaired", SOON, || async {
+        let value = three.servers[1].command(&["GET", "redlock:{a}"]).await?;
+        match value.text() {
+            Some(value) if value.contains(&lease.attempt().to_string()) => Ok(()),
+            other => Err(integration_tests::Error::answer(
+                "GET",
+                format!("{other:?}"),
+            )),
+        }
+    })
+    .await
+    .expect("the repair");
+    let answers = redlock.renew(std::slice::from_ref(&lease)).await;
+    assert!(
+        matches!(answers.as_slice(), [dlock_core::Renewal::Extended]),
+        "{answers:?}"
+    );
+    // The repaired counter is no lower than the token, so the next holder's is higher.
+    assert_eq!(
+        redlock.release(&lease).await.expect("release"),
+        Released::Freed
+    );
+    let Attempt::Held(next) = redlock.try_acquire(&request("a")).await.expect("an answer") else {
+        panic!("free");
+    };
+    assert!(next.token() > lease.token());
+    assert_eq!(
+        redlock.release(&next).await.expect("release"),
+        Released::Freed
+    );
+}
+
+/// R34: a clock that jumps at a node ends holds there early; a quorum of such nodes gives the lock away while its holder still
+/// believes in it. What protects the data is the token.
+#[tokio::test]
+async fn clocks_that_jump_give_the_lock_away_and_the_token_protects() {
+    let five = start(5).await.expect("servers");
+    let settings = Settings::new().renewal(false);
+    let locks = client_with(&five.url(PERSISTENT), settings).await;
+    let old = lock(&locks, "a").await;
+    let other = five.client(PERSISTENT).await;
+    let mutex = other.mutex("a").expect("a name");
+    for server in &five.servers[..3] {
+        let busy = mutex.try_lock().await.expect("an answer");
+        assert!(
+            busy.is_none(),
+            "fewer than a quorum of clocks breaks nothing"
+        );
+        jump(server, "redlock:{a}").await;
+    }
+    let new = mutex.try_lock().await.expect("an answer");
+    let new = new.expect("a quorum has forgotten the holder");
+    assert!(old.is_held(), "the first still believes that it holds");
+    // The resource can tell them apart.
+    assert!(new.token() > old.token());
+    let shop = five.servers[0].url();
+    let resource = redis_support::backend(&shop).await;
+    let (old, new) = (old.token().expect("fencing"), new.token().expect("fencing"));
+    assert!(
+        resource
+            .fenced_set("stock", "new", new)
+            .await
+            .expect("write")
+    );
+    assert!(
+        !resource
+            .fenced_set("stock", "old", old)
+            .await
+            .expect("an answer"),
+        "the stale write got through"
+    );
+}
+
+/// What a jump of a server's clock past a lease does to it. (libfaketime does not go together with the allocator of Debian's Redis.)
+async fn jump(server: &integration_tests::RedisServer, key: &str) {
+    expire_at(server, key).await.expect("EVAL");
+}
+
+#[tokio::test]
+async fn the_clock_of_one_node_breaks_nothing() {
+    let three = start(3).await.expect("servers");
+    let locks = client_with(&three.url(PERSISTENT), Settings::new().lease(seconds(2))).await;
+    let guard = lock(&locks, "a").await;
+    let other = three.client(PERSISTENT).await;
+    for _ in 0..5 {
+        // As if its clock had jumped past the lease.
+        expire_at(&three.servers[0], "redlock:{a}")
+            .await
+            .expect("EVAL");
+        assert!(
+            other
+                .mutex("a")
+                .expect("a name")
+                .try_lock()
+                .await
+                .expect("an answer")
+                .is_none()
+        );
+        assert!(guard.is_held());
+        tokio::time::sleep(ms(300)).await;
+    }
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+}
+
+/// An attempt that was abandoned while nodes were down cannot come back with them.
+#[tokio::test]
+async fn abandon_is_confirmed_by_a_quorum_and_finished_later() {
+    let five = start(5).await.expect("servers");
+    let redlock = backend(&five.url("?persistent=true&node_timeout=300ms")).await;
+    let attempt = request("a");
+    let Attempt::Held(_) = redlock.try_acquire(&attempt).await.expect("an answer") else {
+        panic!("free");
+    };
+    five.servers[0].freeze();
+    five.servers[1].freeze();
+    redlock
+        .abandon(&attempt)
+        .await
+        .expect("three of five confirm");
+    let other = request("a");
+    let Attempt::Held(lease) = redlock.try_acquire(&other).await.expect("an answer") else {
+        panic!("an abandoned attempt is in the way");
+    };
+    assert_eq!(
+        redlock.release(&lease).await.expect("release"),
+        Released::Freed
+    );
+    five.servers[2].freeze();
+    let error = redlock
+        .abandon(&attempt)
+        .await
+        .expect_err("two of five are not enough");
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    for server in &five.servers[..3] {
+        server.thaw();
+    }
+    clean(&five).await;
+    // And it is refused when it asks again.
+    let again = redlock.try_acquire(&attempt).await;
+    assert!(!matches!(again, Ok(Attempt::Held(_))), "{again:?}");
+}

@@ -1,0 +1,283 @@
+//! What a lock at a quorum does, on real servers.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod redis_support;
+mod redlock_support;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use dlock_core::{
+    Backend, ErrorKind, Locks, Mode, Name, Order, Released, Request, Settings, SystemClock,
+};
+use integration_tests::Redis;
+use redis_support::{SOON, calls, lock, number};
+use redlock_support::*;
+
+#[tokio::test]
+async fn a_lease_longer_than_the_longest_is_refused() {
+    let three = start(3).await.expect("servers");
+    let settings = Settings::new().lease(seconds(31));
+    let locks = client_with(&three.url(""), settings).await;
+    let error = locks
+        .mutex("a")
+        .expect("a name")
+        .try_lock()
+        .await
+        .expect_err("too long");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("longest_lease"), "{error}");
+}
+
+/// Counters that differ cost one round more, and the token is above all of them; else acquire and release are one request each.
+#[tokio::test]
+async fn tokens_agree_in_one_round_and_counters_that_differ_are_raised() {
+    let three = start(3).await.expect("servers");
+    let locks = three.client(PERSISTENT).await;
+    cycle(&locks, "a").await;
+    let requests = async || {
+        let mut sum = 0;
+        for server in &three.servers {
+            sum += calls(server, "evalsha").await + calls(server, "eval").await;
+        }
+        sum
+    };
+    let before = requests().await;
+    for _ in 0..50 {
+        cycle(&locks, "a").await;
+    }
+    assert_eq!(
+        requests().await - before,
+        50 * 2 * 3,
+        "one request for each node, acquire and release"
+    );
+    // A client with a clock far ahead was here, and reached one node only.
+    let ahead = "4000000000000000";
+    three.servers[1]
+        .command(&["SET", "redlock:{a}", ahead, "PX", "600000"])
+        .await
+        .expect("SET");
+    // The first quorum may be the other two: then nothing need be raised, and the next holder still gets a higher token.
+    let mut last = 0;
+    for _ in 0..20 {
+        let token = cycle(&locks, "a").await;
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    }
+    three.servers[0].kill();
+    let token = cycle(&locks, "a").await;
+    assert!(token > 4_000_000_000_000_000, "{token}");
+    assert!(token > last);
+}
+
+/// R32: contenders that ask at the same moment split the votes, again and again, and all are served.
+#[tokio::test]
+async fn fifty_contenders_are_all_served() {
+    let five = start(5).await.expect("servers");
+    let mut workers = tokio::task::JoinSet::new();
+    let inside = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    for _ in 0..50 {
+        // A client each, as from another machine.
+        let locks = five.client(PERSISTENT).await;
+        let inside = inside.clone();
+        workers.spawn(async move {
+            let mut tokens = Vec::new();
+            for _ in 0..4 {
+                let guard = locks
+                    .mutex("a")
+                    .expect("a name")
+                    .lock_within(seconds(60))
+                    .await;
+                let guard = guard.expect("an answer").expect("the lock within a minute");
+                assert_eq!(
+                    inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst),
+                    0,
+                    "two inside"
+                );
+                tokens.push(guard.token().expect("fencing").get());
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                assert_eq!(guard.release().await.expect("release"), Released::Freed);
+            }
+            locks.close().await.expect("close");
+            tokens
+        });
+    }
+    let mut all = Vec::new();
+    while let Some(tokens) = workers.join_next().await {
+        let tokens = tokens.expect("a worker");
+        assert!(tokens.is_sorted());
+        all.extend(tokens);
+    }
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 200, "a token was given twice");
+    clean(&five).await;
+}
+
+#[tokio::test]
+async fn split_votes_are_resolved_at_once() {
+    let four = start(4).await.expect("servers");
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(four.client(PERSISTENT).await);
+    }
+    let start = Instant::now();
+    for round in 0..20 {
+        let name = format!("split:{round}");
+        let tries = clients.iter().map(|locks| {
+            let mutex = locks.mutex(name.as_str()).expect("a name");
+            async move { mutex.try_lock().await.expect("an answer") }
+        });
+        let guards = futures::future::join_all(tries).await;
+        let held: Vec<_> = guards.into_iter().flatten().collect();
+        assert_eq!(held.len(), 1, "of those who tried at once, one has it");
+    }
+    assert!(start.elapsed() < seconds(20), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_node_with_a_wrong_password_is_named_and_the_password_is_not() {
+    let three = start_with(3, |node| Redis {
+        password: Some(if node == 1 { "other" } else { "hunter2" }.to_owned()),
+        ..Redis::default()
+    })
+    .await
+    .expect("servers");
+    let url = three
+        .url(PERSISTENT)
+        .replace("redlock://", "redlock://:hunter2@");
+    let error = dlock::connect(&url).await.expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let text = format!("{error} {error:?}");
+    assert!(
+        text.contains(&three.servers[1].addr().to_string()),
+        "{text}"
+    );
+    assert!(!text.contains("hunter2"), "{text}");
+    // Each node may have its own.
+    let urls = three.servers.iter().map(|server| server.url());
+    let config = dlock_redlock::Config::from_urls(urls)
+        .expect("good URLs")
+        .persistent(true);
+    let locks =
+        Locks::new(Arc::new(config.connect().await.expect("a connection"))).expect("defaults");
+    cycle(&locks, "a").await;
+}
+
+#[tokio::test]
+async fn one_server_under_two_names_is_refused() {
+    let three = start(3).await.expect("servers");
+    let port = three.servers[0].port();
+    let url = format!(
+        "redlock://127.0.0.1:{port},localhost:{port},127.0.0.1:{}",
+        three.servers[1].port()
+    );
+    let error = dlock::connect(&url)
+        .await
+        .expect_err("the same server twice");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.to_string().contains("are one server"), "{error}");
+}
+
+#[tokio::test]
+async fn a_semaphore_is_refused_with_the_reason() {
+    let three = start(3).await.expect("servers");
+    let redlock = backend(&three.url(PERSISTENT)).await;
+    let name = Name::new("a").expect("a name");
+    let permit = Request::new(name, Mode::Permit { limit: 2 }, Arc::new(SystemClock));
+    let error = redlock.try_acquire(&permit).await.expect_err("no permits");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("more than the limit"), "{error}");
+    let locks = Locks::new(redlock).expect("defaults");
+    let error = locks.semaphore("a", 2).expect_err("no permits");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+}
+
+#[tokio::test]
+async fn inspect_list_and_break_see_the_quorum() {
+    let five = start(5).await.expect("servers");
+    let locks = five.client(PERSISTENT).await;
+    let guard = lock(&locks, "shop:1").await;
+    let reader = locks
+        .rw_lock("shop:2")
+        .expect("a name")
+        .read()
+        .await
+        .expect("to read");
+    five.servers[4].kill();
+    five.servers[3].kill();
+    let info = locks.inspect("shop:1").await.expect("inspect");
+    assert_eq!(info.holders.len(), 1);
+    assert_eq!(info.holders[0].token, guard.token());
+    assert!(info.holders[0].expires_in > Some(seconds(20)));
+    let names: Vec<String> = locks
+        .list("shop:")
+        .await
+        .expect("list")
+        .iter()
+        .map(|i| i.name.to_string())
+        .collect();
+    assert_eq!(names, ["shop:1", "shop:2"]);
+    let other = five.client(PERSISTENT).await;
+    assert!(other.break_lock("shop:1").await.expect("break"));
+    assert!(!other.break_lock("shop:1").await.expect("break"));
+    let next = lock(&other, "shop:1").await;
+    assert_eq!(
+        guard.release().await.expect("release"),
+        Released::AlreadyLost
+    );
+    assert!(next.is_held());
+    assert_eq!(next.release().await.expect("release"), Released::Freed);
+    assert_eq!(reader.release().await.expect("release"), Released::Freed);
+}
+
+/// Many locks of one client are renewed in one trip to each node.
+#[tokio::test]
+async fn many_holds_are_renewed_in_one_round() {
+    let three = start(3).await.expect("servers");
+    let settings = Settings::new().lease(seconds(3)).order(Order::Strict);
+    let locks = client_with(&three.url(PERSISTENT), settings).await;
+    let mut guards = Vec::new();
+    for n in 0..50 {
+        guards.push(lock(&locks, &format!("many:{n}")).await);
+    }
+    let before = calls(&three.servers[0], "evalsha").await;
+    let renewed = locks.stats().renewals;
+    integration_tests::until("two rounds of renewals", SOON, || async {
+        let now = locks.stats().renewals;
+        if now >= renewed + 100 {
+            Ok(())
+        } else {
+            Err(integration_tests::Error::answer(
+                "renewals",
+                now.to_string(),
+            ))
+        }
+    })
+    .await
+    .expect("renewals");
+    let trips = calls(&three.servers[0], "evalsha").await - before;
+    assert!(
+        trips < 50,
+        "{trips} trips for {} renewals",
+        locks.stats().renewals
+    );
+    assert!(guards.iter().all(dlock_core::Guard::is_held));
+    assert_eq!(
+        number(
+            &three.servers[0]
+                .command(&["EXISTS", "redlock:{many:0}"])
+                .await
+                .expect("EXISTS")
+        ),
+        1
+    );
+}
