@@ -107,3 +107,40 @@ fn in_a_cluster() {
     let output = world.run(&["run", "a", "--", "sh", "-c", "echo $DLOCK_BACKEND"]);
     assert!(text(&output.stdout).starts_with("redis+cluster://"));
 }
+
+#[cfg(feature = "redlock")]
+#[test]
+fn at_a_quorum() {
+    let mut servers: Vec<_> = (0..3).map(|_| wait_for(RedisServer::start())).collect();
+    let hosts: Vec<String> = servers
+        .iter()
+        .map(|server| server.addr().to_string())
+        .collect();
+    let hosts = hosts.join(",");
+    // They have just been started, which a quorum minds unless they keep every write.
+    let (code, line) =
+        complaint(&World::of(format!("redlock://{hosts}")).run(&["run", "a", "--", "true"]));
+    assert_eq!(code, 69, "{line}");
+    let world = World::of(format!("redlock://{hosts}?persistent=true"));
+    servers.pop();
+    let output = world.run(&["run", "a", "--", "sh", "-c", "echo $DLOCK_TOKEN"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).trim().parse::<u64>().unwrap() > 0);
+    let report = world.json(&[
+        "demo",
+        "--json",
+        "--stock",
+        "40",
+        "--workers",
+        "4",
+        "--loops",
+        "10",
+    ]);
+    assert_eq!(
+        (&report["sold"], &report["remaining"]),
+        (&40.into(), &0.into())
+    );
+    servers.pop();
+    let (code, line) = complaint(&world.run(&["run", "a", "--", "true"]));
+    assert_eq!(code, 69, "{line}");
+}
