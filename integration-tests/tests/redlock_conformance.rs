@@ -34,7 +34,7 @@ struct Store {
 }
 
 /// Replies may be late in the cases, but not lost: nodes are waited for as long as a lease allows.
-const PARAMETERS: &str = "?persistent=true&node_timeout=1s";
+const PARAMETERS: &str = "?persistent=true&node_timeout=1s&connect_timeout=10s";
 
 async fn open(url: &str) -> Result<Arc<dyn Backend>> {
     Ok(Arc::new(Config::from_url(url)?.connect().await?))

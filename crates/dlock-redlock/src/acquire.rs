@@ -53,6 +53,12 @@ impl Nodes {
             }
             request.clock().sleep_until(again).await;
         }
+        self.ask_once(request).await
+    }
+
+    /// One vote, whatever comes of it.
+    pub(crate) async fn ask_once(self: &Arc<Self>, request: &Request) -> Result<Attempt> {
+        self.accepts(request)?;
         Ok(match self.vote(request).await? {
             Outcome::Decided(attempt) => attempt,
             Outcome::Split(busy) => Attempt::Busy(busy),

@@ -76,6 +76,15 @@ impl Backend for RedlockBackend {
         self.nodes.ask_all(request).await
     }
 
+    /// Waiters leave the pauses after a split vote to core's back-off: many of them that repeat at once only collide again.
+    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+        let waiter = Waiter {
+            nodes: self.nodes.clone(),
+            capabilities: self.capabilities.clone(),
+        };
+        waiter.acquire(request).await
+    }
+
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
         self.nodes.extend(leases).await
     }
@@ -107,5 +116,39 @@ impl Backend for RedlockBackend {
     async fn close(&self) -> Result<()> {
         self.nodes.close().await;
         Ok(())
+    }
+}
+
+/// The same quorum for core's wait loop: one vote for each question.
+#[derive(Debug)]
+struct Waiter {
+    nodes: Arc<Nodes>,
+    capabilities: Capabilities,
+}
+
+#[async_trait]
+impl Backend for Waiter {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn identity(&self) -> &str {
+        ""
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        self.nodes.ask_once(request).await
+    }
+
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        self.nodes.extend(leases).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<Released> {
+        self.nodes.free(lease).await
+    }
+
+    async fn abandon(&self, request: &Request) -> Result<()> {
+        self.nodes.undo(request).await
     }
 }

@@ -63,7 +63,7 @@ impl Config {
             node_timeout: Duration::from_millis(200),
             longest_lease: Duration::from_secs(30),
             persistent: false,
-            retry: Duration::from_millis(50),
+            retry: Duration::from_millis(150),
             few_nodes: false,
         }
     }
@@ -193,7 +193,7 @@ impl Config {
         self
     }
 
-    /// The longest pause of a waiter between two questions; pauses are random, and grow up to this. Default: 50 ms. From 1 ms to 1 min.
+    /// The longest pause of a waiter between two questions; pauses are random, and grow up to this. Default: 150 ms. From 1 ms to 1 min.
     ///
     /// Shorter hands the lock over sooner, longer costs the nodes less.
     pub fn retry(mut self, longest: Duration) -> Self {
