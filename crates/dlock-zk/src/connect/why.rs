@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlock_core::{Error, ErrorKind, Host};
+use dlock_core::{Error, Host};
 use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -23,10 +23,7 @@ pub(super) struct Reason {
 /// Looks after a while, as long as nobody drops it; `None` when there is nothing to say beyond the silence.
 pub(super) async fn why(config: &Config) -> Option<Reason> {
     sleep(PATIENCE.min(config.connect_limit() / 4)).await;
-    let mut found = Vec::new();
-    for reason in join_all(config.hosts().iter().map(|host| look(config, host))).await {
-        found.push(reason);
-    }
+    let found = join_all(config.hosts().iter().map(|host| look(config, host))).await;
     let is_final = found
         .iter()
         .all(|reason| reason.as_ref().is_some_and(|reason| reason.is_final));
@@ -68,6 +65,7 @@ mod tls {
     use std::io::Write;
     use std::sync::Arc;
 
+    use dlock_core::ErrorKind;
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
     use rustls::{ClientConfig, ClientConnection, RootCertStore};
