@@ -284,10 +284,9 @@ async fn follower_cut_off_together_with_its_client_ends_the_hold_before_the_next
         .await
         .expect("an ensemble");
     let leader = ensemble.leader().await.expect("a leader");
-    let members = ensemble.members().iter();
+    let mut members = ensemble.members().iter();
     let follower = members
-        .filter(|member| member.port() != leader.port())
-        .next_back()
+        .find(|member| member.port() != leader.port())
         .expect("a follower");
     let other = client(&leader.url()).await;
     let locks = client(&(follower.url() + "?session=4s")).await;
