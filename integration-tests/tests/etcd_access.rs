@@ -7,6 +7,7 @@
     reason = "a test ends where its expectation breaks"
 )]
 
+mod certificates;
 mod etcd_support;
 
 use std::process::Command;
@@ -125,37 +126,10 @@ async fn login_at_a_server_without_users_is_told() {
     );
 }
 
-/// A certificate authority, and certificates of it, as files.
-fn certificates(folder: &Folder) {
-    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-    for authority in ["ca", "stranger"] {
-        let mut params = CertificateParams::new(Vec::<String>::new()).expect("a CA");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, authority);
-        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"))
-            .expect("a CA");
-        std::fs::write(folder.file(&format!("{authority}.pem")), ca.pem()).expect("a file");
-        for name in ["server", "client"] {
-            let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-            let key = KeyPair::generate().expect("a key");
-            let mut params = CertificateParams::new(names).expect("names");
-            params
-                .distinguished_name
-                .push(rcgen::DnType::CommonName, name);
-            let certificate = params.signed_by(&key, &ca).expect("a signature");
-            let file = |end: &str| folder.file(&format!("{authority}-{name}.{end}"));
-            std::fs::write(file("pem"), certificate.pem()).expect("a file");
-            std::fs::write(file("key"), key.serialize_pem()).expect("a file");
-        }
-    }
-}
-
 #[tokio::test]
 async fn certificates_of_both_sides_are_checked() {
     let folder = Folder::new("etcd-tls").expect("a folder");
-    certificates(&folder);
+    certificates::write(&folder);
     let file = |name: &str| folder.file(name).display().to_string();
     let port = |listener: std::net::TcpListener| listener.local_addr().expect("an address").port();
     let free = || std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -35,21 +35,23 @@ struct Store {
 
 /// Servers that run until the process ends.
 enum Deployed {
-    One(ZooKeeperServer),
+    One(Box<ZooKeeperServer>),
     Three(ZooKeeperEnsemble),
 }
 
 impl Deployed {
     async fn start(name: &str) -> integration_tests::Result<Self> {
         Ok(match name {
-            "zk" => Self::One(ZooKeeperServer::start_with(with_quick_clean_up()).await?),
+            "zk" => Self::One(Box::new(
+                ZooKeeperServer::start_with(with_quick_clean_up()).await?,
+            )),
             _ => Self::Three(ZooKeeperEnsemble::start_with(with_quick_clean_up(), 3).await?),
         })
     }
 
     fn servers(&self) -> Vec<&ZooKeeperServer> {
         match self {
-            Self::One(server) => vec![server],
+            Self::One(server) => vec![server.as_ref()],
             Self::Three(ensemble) => ensemble.members().iter().collect(),
         }
     }

@@ -8,16 +8,11 @@
 
 mod zk_support;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::{ErrorKind, Locks, Mode, Released};
-use dlock_zk::{Access, Config};
-use integration_tests::{Direction, FaultProxy, ZooKeeper, ZooKeeperServer, until, zookeeper};
+use integration_tests::{ZooKeeperServer, until};
 use zk_support::*;
-
-async fn shared() -> String {
-    zookeeper().await.expect("zookeeper").url().to_owned()
-}
 
 #[tokio::test]
 async fn locks_are_nodes_with_curators_names_below_chroot_and_folder() {
@@ -256,6 +251,10 @@ async fn inspect_tells_holders_and_waiters_in_order() {
             .all(|holder| holder.mode == Mode::Shared)
     );
     assert_eq!(info.holders[1].token, second.token());
+    let since = info.holders[1].since.expect("when it came");
+    let age = since.elapsed().unwrap_or_default();
+    assert!(age < SOON, "by the server's clock: {age:?}");
+    assert!(info.holders[0].since <= info.holders[1].since);
     assert_eq!(info.waiters[0].mode, Mode::Exclusive);
     // Breaking it frees both readers' places, and the writer gets it.
     assert!(a.break_lock("inspected").await.expect("break"));
@@ -304,133 +303,6 @@ async fn semaphore_serves_its_waiters_one_by_one() {
     for permit in permits {
         assert_eq!(permit.release().await.expect("release"), Released::Freed);
     }
-}
-
-/// The error of a connect, and that it came within the connect time-out.
-async fn refused(url: &str) -> dlock_core::Error {
-    let limit = Duration::from_secs(2);
-    let config = Config::from_url(url)
-        .expect("a good URL")
-        .connect_timeout(limit);
-    let started = Instant::now();
-    let error = config.connect().await.expect_err("no connection");
-    let took = started.elapsed();
-    assert!(
-        took < limit + Duration::from_secs(2),
-        "{error} after {took:?}"
-    );
-    assert!(error.to_string().starts_with("zk: connect: "), "{error}");
-    error
-}
-
-#[tokio::test]
-async fn what_cannot_be_reached_is_said_within_the_connect_time_out() {
-    let error = refused("zk://127.0.0.1:1").await;
-    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
-    // Somebody who takes the connection and says nothing.
-    let silent = FaultProxy::start("127.0.0.1:1".parse().expect("an address"))
-        .await
-        .expect("a proxy");
-    silent.black_hole(Direction::Both);
-    let error = refused(&format!("zk://{}", silent.addr())).await;
-    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-    let error = refused("zk://no.such.host.invalid").await;
-    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-}
-
-#[tokio::test]
-async fn chroot_that_does_not_exist_is_invalid() {
-    let error = refused(&format!("{}/no/such/root", shared().await)).await;
-    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-    assert!(
-        error
-            .to_string()
-            .contains("\"/no/such/root\" does not exist"),
-        "{error}"
-    );
-}
-
-#[tokio::test]
-async fn authentication_that_fails_is_denied() {
-    let mut settings = ZooKeeper::default();
-    let flags = "-Dzookeeper.enforce.auth.enabled=true -Dzookeeper.enforce.auth.schemes=digest";
-    settings
-        .env
-        .push(("JAVA_TOOL_OPTIONS".to_owned(), flags.to_owned()));
-    let server = ZooKeeperServer::start_with(settings)
-        .await
-        .expect("zookeeper");
-    let error = refused(&server.url()).await;
-    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    assert!(
-        error.to_string().contains("authentication failed"),
-        "{error}"
-    );
-    let locks = client(&server.url().replace("zk://", "zk://app:s3cret@")).await;
-    assert_eq!(
-        lock(&locks, "a").await.release().await.expect("release"),
-        Released::Freed
-    );
-}
-
-#[tokio::test]
-async fn nodes_are_the_creators_and_others_are_denied() {
-    let server = ZooKeeperServer::start().await.expect("zookeeper");
-    let user =
-        |user: &str, more: &str| server.url().replace("zk://", &format!("zk://{user}@")) + more;
-    let mine = client(&user("app:s3cret", "")).await;
-    let guard = lock(&mine, "a").await;
-    for stranger in [
-        user("app:wrong", ""),
-        user("other:s3cret", ""),
-        server.url(),
-    ] {
-        let stranger = client(&stranger).await;
-        for name in ["a", "new"] {
-            let error = stranger
-                .mutex(name)
-                .expect("a name")
-                .lock()
-                .await
-                .expect_err("denied");
-            assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-            assert!(error.to_string().contains("no permission"), "{error}");
-            assert!(!error.to_string().contains("s3cret"), "{error}");
-        }
-        let error = stranger.inspect("a").await.expect_err("denied");
-        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    }
-    let colleague = client(&user("app:s3cret", "")).await;
-    assert!(
-        colleague
-            .mutex("a")
-            .expect("a name")
-            .try_lock()
-            .await
-            .expect("allowed")
-            .is_none()
-    );
-    assert_eq!(guard.release().await.expect("release"), Released::Freed);
-}
-
-#[tokio::test]
-async fn readers_may_look_where_they_are_let() {
-    let server = ZooKeeperServer::start().await.expect("zookeeper");
-    let config = Config::from_url(&server.url()).expect("a URL");
-    let config = config
-        .credentials("app", "s3cret")
-        .access(Access::CreatorAndReaders);
-    let mine = Locks::new(std::sync::Arc::new(
-        config.connect().await.expect("a connection"),
-    ));
-    let guard = lock(&mine.expect("defaults"), "a").await;
-    let stranger = client(&server.url()).await;
-    let info = stranger.inspect("a").await.expect("it may look");
-    assert_eq!(info.holders[0].owner, guard.owner_id());
-    let error = stranger.break_lock("a").await.expect_err("it may not");
-    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    assert_eq!(guard.release().await.expect("release"), Released::Freed);
 }
 
 #[tokio::test]

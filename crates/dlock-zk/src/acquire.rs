@@ -1,47 +1,21 @@
 //! One attempt, and its undo.
 
-use std::collections::{HashSet, VecDeque};
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+mod queued;
+mod undo;
 
-use dlock_core::{
-    Attempt, AttemptId, Busy, Error, ErrorKind, HeldNow, Lease, Mode, Moment, Request, Result,
-};
+use std::sync::Arc;
 
+use dlock_core::{Attempt, Busy, Error, Moment, Request, Result};
+
+pub(crate) use self::queued::{Node, Queued, Telling, removed};
+use self::undo::refuse_abandoned;
 use crate::ZkBackend;
-use crate::connect::{Seen, Session, Stat};
+use crate::connect::{Session, Stat};
 use crate::error::Fault;
-use crate::queue::{Obstacle, Place, State, Verdict, node_data, node_prefix, places, read_data};
+use crate::queue::{Place, State, Verdict, node_data, node_prefix, places};
 
 /// How often the lock's node may vanish under a new place: a container goes only when it is empty, so twice is rare.
 const TRIES: usize = 10;
-
-/// What the backend needs to find a hold again.
-#[derive(Debug)]
-pub(crate) struct Node {
-    pub(crate) path: String,
-    pub(crate) sequence: i64,
-    pub(crate) session: i64,
-    pub(crate) label: Arc<str>,
-}
-
-/// An attempt with its place in the queue.
-pub(crate) struct Queued {
-    pub(crate) session: Arc<Session>,
-    pub(crate) parent: String,
-    pub(crate) mine: Place,
-    czxid: i64,
-    /// The queue as it was last read.
-    pub(crate) places: Vec<Place>,
-    /// When the last request that was answered was sent: the session lived then.
-    pub(crate) sent: Moment,
-    /// Resolves when our node is changed or gone; set while we wait.
-    pub(crate) own: Option<Telling>,
-}
-
-/// A watch that is being waited for.
-pub(crate) type Telling = Pin<Box<dyn Future<Output = Seen> + Send + Sync>>;
 
 impl ZkBackend {
     pub(crate) async fn try_now(&self, request: &Request) -> Result<Attempt> {
@@ -193,41 +167,6 @@ impl ZkBackend {
         Ok(Some(queued))
     }
 
-    /// Undoes whatever an attempt may have left: its place in the queue, whether it holds or waits.
-    ///
-    /// It is final. The requests of one session are carried out in the order in which they were sent; when the session moves to another
-    /// connection, the server refuses what is left of the old one. So after this session's `sync` and read, a create that was
-    /// under way in the same session is either seen or will never be. An earlier session is known to have ended before this one began,
-    /// see [`Link::session`](crate::link::Link::session), and a create of it with it. And no new request of this
-    /// attempt is made, because the attempt is known only in this process, which remembers.
-    pub(crate) async fn undo(&self, request: &Request) -> Result<()> {
-        remember_abandoned(request.attempt());
-        let session = self.link.session().await?;
-        session.up().await?;
-        let parent = self.lock_path(request.name());
-        let synced = session.sync();
-        let listed = session.children(&parent);
-        synced.await?;
-        let (children, stat) = match listed.await {
-            Ok(listed) => listed,
-            Err(Fault::NoNode) => return Ok(()),
-            Err(fault) => return Err(fault.into()),
-        };
-        let left: Vec<_> = places(&children)
-            .into_iter()
-            .filter(|place| place.is_of(request.attempt()))
-            .map(|place| session.delete(&format!("{parent}/{}", place.node)))
-            .collect();
-        for deleted in left {
-            gone(deleted.await)?;
-        }
-        if children.is_empty() && stat.child_changes == 0 {
-            // The server leaves a container alone that never had a child. If it is in use by now, it refuses.
-            let _ = session.delete(&parent).await;
-        }
-        Ok(())
-    }
-
     /// The folder and the lock's node, outermost first.
     fn ancestors(&self, parent: &str) -> Vec<String> {
         let ends = parent.match_indices('/').skip(1).map(|(at, _)| at);
@@ -273,6 +212,7 @@ async fn settle(
         && mine.node == node
     {
         others.push(mine.clone());
+        let others = in_order(session, parent, others).await?;
         return Ok(Some((mine.clone(), stat, others)));
     }
     let path = |place: &Place| format!("{parent}/{}", place.node);
@@ -293,10 +233,35 @@ async fn settle(
             gone(session.delete(&path(&place)).await)?;
         }
     }
-    Ok(first.map(|(mine, stat)| {
-        others.push(mine.clone());
-        (mine, stat, others)
-    }))
+    let Some((mine, stat)) = first else {
+        return Ok(None);
+    };
+    others.push(mine.clone());
+    let others = in_order(session, parent, others).await?;
+    Ok(Some((mine, stat, others)))
+}
+
+/// A queue in which the numbers do not tell the order gets the transactions that do, in one trip. What is gone by then is left out.
+pub(crate) async fn in_order(
+    session: &Session,
+    parent: &str,
+    places: Vec<Place>,
+) -> Result<Vec<Place>, Fault> {
+    if !places.iter().any(Place::is_worn_out) {
+        return Ok(places);
+    }
+    let asked: Vec<_> = places
+        .iter()
+        .map(|place| session.stat(&format!("{parent}/{}", place.node)))
+        .collect();
+    let mut known = Vec::with_capacity(places.len());
+    for (place, stat) in places.into_iter().zip(asked) {
+        if let Some(stat) = stat.await? {
+            let czxid = Some(stat.czxid);
+            known.push(Place { czxid, ..place });
+        }
+    }
+    Ok(known)
 }
 
 /// A node that is not there is as good as deleted.
@@ -305,120 +270,4 @@ pub(crate) fn gone(deleted: Result<(), Fault>) -> Result<()> {
         Ok(()) | Err(Fault::NoNode) => Ok(()),
         Err(fault) => Err(fault.into()),
     }
-}
-
-impl Queued {
-    pub(crate) fn path_of(&self, node: &str) -> String {
-        format!("{}/{node}", self.parent)
-    }
-
-    pub(crate) fn verdict(&self) -> Result<Verdict> {
-        crate::queue::verdict(&self.mine, &self.places).ok_or_else(removed)
-    }
-
-    /// A reader behind a writer, which may have become a reader.
-    pub(crate) fn may_share_with(&self, obstacle: &Obstacle) -> bool {
-        self.mine.mode == Mode::Shared && obstacle.mode == Mode::Exclusive
-    }
-
-    async fn state_of(&self, obstacle: &Obstacle) -> Result<State, Fault> {
-        let (data, _) = self.session.data(&self.path_of(&obstacle.node)).await?;
-        Ok(read_data(&data).0)
-    }
-
-    /// Reads the queue again.
-    pub(crate) async fn look(&mut self, request: &Request) -> Result<()> {
-        loop {
-            self.session.up().await?;
-            let sent = request.now();
-            match self.session.children(&self.parent).await {
-                Ok((children, _)) => {
-                    self.places = places(&children);
-                    self.sent = sent;
-                    return Ok(());
-                }
-                Err(Fault::Broken(_)) => {}
-                Err(Fault::NoNode) => return Err(removed()),
-                Err(fault) => return Err(fault.into()),
-            }
-        }
-    }
-
-    /// The lock is ours, and the session lived when our last answered request was sent.
-    pub(crate) fn held(&self, request: &Request) -> Attempt {
-        let node = Node {
-            path: self.path_of(&self.mine.node),
-            sequence: self.mine.sequence,
-            session: self.session.id(),
-            label: request.label().into(),
-        };
-        let lease = Lease::new(request, self.sent).with_native(Arc::new(node));
-        Attempt::Held(crate::fence::with_token(lease, self.czxid))
-    }
-
-    /// Gives the place back.
-    pub(crate) async fn leave(&self) -> Result<()> {
-        gone(self.session.delete(&self.path_of(&self.mine.node)).await)
-    }
-
-    pub(crate) async fn conflict(&self, request: &Request, used: u32) -> Result<Attempt> {
-        self.leave().await?;
-        Err(Error::new(
-            ErrorKind::Conflict,
-            format!(
-                "this semaphore is in use with {used} permits, and {} was asked for: everybody must give the same limit",
-                request.mode()
-            ),
-        ))
-    }
-}
-
-pub(crate) fn removed() -> Error {
-    Error::new(
-        ErrorKind::Store,
-        "somebody deleted this attempt's node while it waited: it has to queue again",
-    )
-    .with_held(HeldNow::No)
-}
-
-/// The attempts of this process that were abandoned lately.
-///
-/// A backend does not make requests for an attempt after its undo; this keeps a caller from doing so.
-static ABANDONED: Mutex<Option<Abandoned>> = Mutex::new(None);
-const REMEMBER: Duration = Duration::from_secs(60);
-
-#[derive(Default)]
-struct Abandoned {
-    ids: HashSet<AttemptId>,
-    to_forget: VecDeque<(Instant, AttemptId)>,
-}
-
-fn remember_abandoned(attempt: AttemptId) {
-    let mut abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
-    let abandoned = abandoned.get_or_insert_default();
-    let now = Instant::now();
-    while let Some((since, old)) = abandoned.to_forget.front().copied()
-        && now.duration_since(since) > REMEMBER
-    {
-        abandoned.ids.remove(&old);
-        abandoned.to_forget.pop_front();
-    }
-    if abandoned.ids.insert(attempt) {
-        abandoned.to_forget.push_back((now, attempt));
-    }
-}
-
-fn refuse_abandoned(attempt: AttemptId) -> Result<()> {
-    let abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
-    if abandoned
-        .as_ref()
-        .is_some_and(|known| known.ids.contains(&attempt))
-    {
-        let error = Error::new(
-            ErrorKind::Store,
-            "this attempt was abandoned: make a new one",
-        );
-        return Err(error.with_held(HeldNow::No));
-    }
-    Ok(())
 }

@@ -127,3 +127,17 @@ impl Backend for ZkBackend {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hold_ends_half_a_tick_and_a_heartbeat_early() {
+        let ms = Duration::from_millis;
+        // Sessions of two ticks, the shortest that a server grants, and the default one.
+        for (ttl, early) in [(400, 160), (4_000, 1_600), (30_000, 9_000)] {
+            assert_eq!(early_end(ms(ttl)), ms(early), "{ttl}");
+        }
+    }
+}

@@ -1,28 +1,23 @@
-//! The client: one session, and its requests. The only file, beside `error.rs`, that names client types.
+//! The client: one session, and its requests. The only folder, beside `error.rs`, that names client types.
 
-use std::panic::AssertUnwindSafe;
+mod open;
+mod requests;
+mod why;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use dlock_core::{Error, ErrorKind, Result};
-use futures::FutureExt;
+use dlock_core::{Error, Result};
 use tokio::sync::watch;
 use tokio::time::timeout;
-use zookeeper_client::{
-    Acl, Acls, AuthId, Client, CreateMode, EventType, OneshotWatcher, Permission, SessionInfo,
-    SessionState,
-};
+use zookeeper_client::{Acl, AuthId, Client, Permission, SessionInfo, SessionState};
 
+#[cfg(feature = "client")]
+pub(crate) use self::open::connect;
+pub(crate) use self::requests::{Seen, Stat, Watch};
 use crate::config::{Access, Config};
 use crate::error::{Fault, disconnected};
-use crate::fence::Change;
-
-/// A server that says nothing for this long is left for another one, also in a long session. Otherwise the client waits for two
-/// fifths of the session, in which nothing could be acquired.
-const SILENCE: Duration = Duration::from_secs(4);
-
-type Answer<T> = std::result::Result<T, Fault>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -59,50 +54,6 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// What we need of a node's statistics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stat {
-    pub(crate) czxid: i64,
-    pub(crate) owner: i64,
-    /// How often a child came or went.
-    pub(crate) child_changes: i32,
-}
-
-impl From<zookeeper_client::Stat> for Stat {
-    fn from(stat: zookeeper_client::Stat) -> Self {
-        Self {
-            czxid: stat.czxid,
-            owner: stat.ephemeral_owner,
-            child_changes: stat.cversion,
-        }
-    }
-}
-
-/// What a watch has seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seen {
-    Deleted,
-    Changed,
-    SessionEnded,
-}
-
-/// A watch that the server has set. Dropping it removes it.
-#[derive(Debug)]
-pub(crate) struct Watch(OneshotWatcher);
-
-impl Watch {
-    pub(crate) async fn seen(self) -> Seen {
-        // The client unwraps the end of its own task, which comes when the runtime of the session is dropped while a task of another
-        // runtime waits.
-        let event = AssertUnwindSafe(self.0.changed()).catch_unwind().await;
-        match event.map(|event| event.event_type) {
-            Ok(EventType::NodeDeleted) => Seen::Deleted,
-            Ok(EventType::Session) | Err(_) => Seen::SessionEnded,
-            Ok(_) => Seen::Changed,
-        }
-    }
-}
-
 impl Session {
     /// A new session.
     pub(crate) async fn open(config: &Config) -> Result<Self> {
@@ -130,7 +81,7 @@ impl Session {
     }
 
     async fn connect(config: &Config, old: Option<SessionInfo>) -> Result<Self> {
-        let client = connect(config, old).await?;
+        let client = open::connect(config, old).await?;
         let breaks = Arc::<AtomicU64>::default();
         Ok(Self {
             state: follow(&client, breaks.clone()),
@@ -205,138 +156,6 @@ impl Session {
         };
         Fault::Ended(cause).into()
     }
-
-    /// Creates an ephemeral node; ZooKeeper adds a number to its name. Tells the number and the statistics.
-    ///
-    /// As with every request here, the call sends it; the future only waits for the answer.
-    pub(crate) fn create_place<'a>(
-        &'a self,
-        prefix: &'a str,
-        data: &[u8],
-    ) -> impl Future<Output = Answer<(String, Stat)>> + Send + 'a {
-        let options = CreateMode::EphemeralSequential.with_acls(Acls::new(&self.acls));
-        let created = self.client.create(prefix, data, &options);
-        async move {
-            let (stat, sequence) = created.await?;
-            Ok((sequence.to_string(), stat.into()))
-        }
-    }
-
-    /// Creates a node that the server removes some time after its last child has gone.
-    pub(crate) fn create_container<'a>(
-        &'a self,
-        path: &'a str,
-    ) -> impl Future<Output = Answer<()>> + Send + 'a {
-        let options = CreateMode::Container.with_acls(Acls::new(&self.acls));
-        let created = self.client.create(path, b"", &options);
-        async move {
-            created.await?;
-            Ok(())
-        }
-    }
-
-    pub(crate) fn delete(&self, path: &str) -> impl Future<Output = Answer<()>> + Send + use<> {
-        let deleted = self.client.delete(path, None);
-        deleted.map(|answer| answer.map_err(Fault::from))
-    }
-
-    pub(crate) fn children(
-        &self,
-        path: &str,
-    ) -> impl Future<Output = Answer<(Vec<String>, Stat)>> + Send + use<> {
-        let listed = self.client.get_children(path);
-        listed.map(|answer| {
-            let (children, stat) = answer?;
-            Ok((children, stat.into()))
-        })
-    }
-
-    pub(crate) async fn watch_children(&self, path: &str) -> Answer<(Vec<String>, Watch)> {
-        let (children, watcher) = self.client.list_and_watch_children(path).await?;
-        Ok((children, Watch(watcher)))
-    }
-
-    pub(crate) fn data(
-        &self,
-        path: &str,
-    ) -> impl Future<Output = Answer<(Vec<u8>, Stat)>> + Send + use<> {
-        let read = self.client.get_data(path);
-        read.map(|answer| {
-            let (data, stat) = answer?;
-            Ok((data, stat.into()))
-        })
-    }
-
-    /// Reads a node and watches it. A node that is not there is not watched.
-    pub(crate) fn watch_data(
-        &self,
-        path: &str,
-    ) -> impl Future<Output = Answer<(Vec<u8>, Watch)>> + Send + use<'_> {
-        let read = self.client.get_and_watch_data(path);
-        read.map(|answer| {
-            let (data, _, watcher) = answer?;
-            Ok((data, Watch(watcher)))
-        })
-    }
-
-    pub(crate) fn stat(
-        &self,
-        path: &str,
-    ) -> impl Future<Output = Answer<Option<Stat>>> + Send + use<> {
-        let checked = self.client.check_stat(path);
-        checked.map(|answer| Ok(answer?.map(Stat::from)))
-    }
-
-    pub(crate) fn set_data(
-        &self,
-        path: &str,
-        data: &[u8],
-    ) -> impl Future<Output = Answer<()>> + Send + use<> {
-        let set = self.client.set_data(path, data, None);
-        set.map(|answer| {
-            answer?;
-            Ok(())
-        })
-    }
-
-    /// A trip to the leader: what is read afterwards is as new as this call.
-    pub(crate) fn sync(&self) -> impl Future<Output = Answer<()>> + Send + '_ {
-        self.client
-            .sync("/")
-            .map(|answer| answer.map_err(Fault::from))
-    }
-
-    /// All changes or none, and none unless `node` exists. `Ok(false)`: it does not.
-    pub(crate) async fn commit_if(&self, node: &str, changes: &[Change]) -> Answer<bool> {
-        use zookeeper_client::CheckWriteError as Failed;
-        // Absolute paths of the user's own: the folder and the chroot are ours.
-        let client = self
-            .client
-            .clone()
-            .chroot("/")
-            .unwrap_or_else(|client| client);
-        let acls = Acls::new(&self.acls);
-        let mut writer = client.new_check_writer(node, None)?;
-        for change in changes {
-            match change {
-                Change::Create { path, data } => {
-                    writer.add_create(path, data, &CreateMode::Persistent.with_acls(acls))?;
-                }
-                Change::Set {
-                    path,
-                    data,
-                    version,
-                } => writer.add_set_data(path, data, *version)?,
-                Change::Delete { path, version } => writer.add_delete(path, *version)?,
-                Change::Check { path, version } => writer.add_check_version(path, *version)?,
-            }
-        }
-        match writer.commit().await {
-            Ok(_) => Ok(true),
-            Err(Failed::CheckFailed { .. }) => Ok(false),
-            Err(other) => Err(zookeeper_client::Error::from(other).into()),
-        }
-    }
 }
 
 fn is_expired(error: &Error) -> bool {
@@ -345,64 +164,6 @@ fn is_expired(error: &Error) -> bool {
         .source()
         .and_then(|source| source.downcast_ref::<zookeeper_client::Error>())
         .is_some_and(|cause| *cause == zookeeper_client::Error::SessionExpired)
-}
-
-/// A session of the client, within the connect time-out.
-pub(crate) async fn connect(config: &Config, old: Option<SessionInfo>) -> Result<Client> {
-    let limit = config.connect_limit();
-    match timeout(limit, connector(config, old)?).await {
-        Ok(Ok(client)) => Ok(client),
-        Ok(Err(cause)) => Err(Fault::from(cause).into()),
-        Err(_) => Err(Error::new(
-            ErrorKind::Unreachable,
-            format!(
-                "no server of {} answered within {limit:?}: are they running and reachable?",
-                config.identity_text()
-            ),
-        )),
-    }
-}
-
-/// The client's call that opens a session.
-fn connector(
-    config: &Config,
-    old: Option<SessionInfo>,
-) -> Result<impl Future<Output = Result<Client, zookeeper_client::Error>> + Send> {
-    let session = config.session_time();
-    let mut connector = Client::connector()
-        .with_session_timeout(session)
-        .with_connection_timeout(SILENCE.min(session * 2 / 5));
-    if let Some(auth) = config.auth() {
-        connector = connector.with_auth("digest", auth.as_bytes());
-    }
-    if let Some(old) = old {
-        connector = connector.with_session(old);
-    }
-    let servers = config.servers();
-    #[cfg(feature = "tls")]
-    if let Some(tls) = config.tls_settings() {
-        let connector = connector.with_tls(tls_options(tls)?);
-        return Ok(async move { connector.secure_connect(&servers).await }.boxed());
-    }
-    Ok(async move { connector.connect(&servers).await }.boxed())
-}
-
-#[cfg(feature = "tls")]
-fn tls_options(tls: &crate::config::Tls) -> Result<zookeeper_client::TlsOptions> {
-    use zookeeper_client::TlsOptions;
-    // The client asks for the process's cryptography. If the program has chosen, that stays.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let bad = |what: &str, cause: zookeeper_client::Error| {
-        Error::invalid(format!("the {what} is not good PEM: {cause}"))
-    };
-    let options = TlsOptions::new().with_pem_ca(&tls.ca);
-    let options = options.map_err(|cause| bad("certificate authority", cause))?;
-    match &tls.identity {
-        None => Ok(options),
-        Some((cert, key)) => options
-            .with_pem_identity(cert, key)
-            .map_err(|cause| bad("certificate or its key", cause)),
-    }
 }
 
 fn acls(access: Access) -> Vec<Acl> {

@@ -1,5 +1,7 @@
 //! Who holds and who waits, and breaking a lock by force.
 
+use std::time::SystemTime;
+
 use dlock_core::{HolderInfo, LockInfo, Mode, Name, Result, WaiterInfo};
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -18,6 +20,7 @@ struct Entry {
     mode: Mode,
     label: String,
     czxid: i64,
+    created: Option<SystemTime>,
 }
 
 impl Entry {
@@ -116,6 +119,7 @@ impl ZkBackend {
                 place,
                 label,
                 czxid: stat.czxid,
+                created: stat.created,
             });
         }
         entries.sort_by_key(|entry| entry.czxid);
@@ -153,6 +157,8 @@ fn info(name: &Name, entries: Vec<Entry>) -> LockInfo {
         if index < count {
             let mut holder = HolderInfo::new(owner, entry.mode);
             holder.label = entry.label;
+            // It has stood in the queue since then; the server does not note when it came to the front.
+            holder.since = entry.created;
             holder.token = Some(crate::fence::token(entry.czxid));
             info.holders.push(holder);
         } else {

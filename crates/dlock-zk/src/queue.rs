@@ -4,93 +4,11 @@
 //! its `InterProcessMutex` stands in the same queue and takes every place of ours for one like its own. What an attempt may do follows
 //! from the names of those who came before it; they can only leave, and nobody can come in between.
 
-use dlock_core::{AttemptId, Mode};
-use uuid::Uuid;
+mod place;
 
-/// One place in the queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// The node's name.
-    pub(crate) node: String,
-    /// Who stands there; `None` for a node that another library made without an id.
-    pub(crate) attempt: Option<Uuid>,
-    /// As the name says it. A writer that was downgraded says so in the node's data.
-    pub(crate) mode: Mode,
-    pub(crate) sequence: i64,
-}
+use dlock_core::Mode;
 
-/// The start of a node's name; ZooKeeper adds the sequence number.
-pub(crate) fn node_prefix(attempt: AttemptId, mode: Mode) -> String {
-    let id = attempt.as_uuid().hyphenated();
-    match mode {
-        Mode::Exclusive => format!("_c_{id}-lock-"),
-        Mode::Shared => format!("_c_{id}-shared-lock-"),
-        Mode::Permit { limit } => format!("_c_{id}-permit{limit}-lock-"),
-    }
-}
-
-impl Place {
-    /// Reads a node's name; `None` when it has no sequence number, and so no place in the queue.
-    pub(crate) fn parse(node: &str) -> Option<Self> {
-        let (attempt, rest) = match split_id(node) {
-            Some((id, rest)) => (Some(id), rest),
-            None => (None, node),
-        };
-        let (kind, sequence) = match rest.rsplit_once("lock-") {
-            Some((kind, sequence)) => (kind, sequence.parse().ok()?),
-            None => ("", trailing_number(rest)?),
-        };
-        let permit = || kind.strip_prefix("permit")?.strip_suffix('-')?.parse().ok();
-        let mode = match (attempt, kind) {
-            (Some(_), "shared-") => Mode::Shared,
-            (Some(_), _) => permit().map_or(Mode::Exclusive, |limit| Mode::Permit { limit }),
-            // Whatever a stranger wants, to stand behind it is safe.
-            (None, _) => Mode::Exclusive,
-        };
-        Some(Self {
-            node: node.to_owned(),
-            attempt,
-            mode,
-            sequence,
-        })
-    }
-
-    pub(crate) fn is_of(&self, attempt: AttemptId) -> bool {
-        self.attempt.as_ref() == Some(attempt.as_uuid())
-    }
-
-    /// Where another place stands, seen from this one: negative when it came before.
-    ///
-    /// The sequence number of a ZooKeeper node is a signed 32-bit counter that wraps. All who stand in one queue at the same time are
-    /// far less than half of its range apart, so the wrapped difference tells the order of creation across the wrap too.
-    fn distance_to(&self, other: &Self) -> i64 {
-        match (i32::try_from(self.sequence), i32::try_from(other.sequence)) {
-            (Ok(mine), Ok(theirs)) => i64::from(theirs.wrapping_sub(mine)),
-            // A later ZooKeeper may count in 64 bits, which do not wrap.
-            _ => other.sequence.saturating_sub(self.sequence),
-        }
-    }
-}
-
-fn split_id(node: &str) -> Option<(Uuid, &str)> {
-    let rest = node.strip_prefix("_c_")?;
-    let (id, rest) = rest.split_at_checked(36)?;
-    Some((Uuid::try_parse(id).ok()?, rest.strip_prefix('-')?))
-}
-
-fn trailing_number(node: &str) -> Option<i64> {
-    // Ten digits, as every ZooKeeper writes them.
-    let (_, digits) = node.split_at_checked(node.len().checked_sub(10)?)?;
-    digits.parse().ok()
-}
-
-/// Reads the names of all children.
-pub(crate) fn places(children: &[String]) -> Vec<Place> {
-    children
-        .iter()
-        .filter_map(|node| Place::parse(node))
-        .collect()
-}
+pub(crate) use self::place::{Place, State, node_data, node_prefix, places, read_data};
 
 /// What an attempt may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,16 +34,13 @@ pub(crate) struct Obstacle {
 
 /// What `mine` may do in a queue of `all`; `None` when its node is not there any more.
 pub(crate) fn verdict(mine: &Place, all: &[Place]) -> Option<Verdict> {
-    if !all.iter().any(|place| place.node == mine.node) {
-        return None;
-    }
-    let mut ahead: Vec<(i64, &Place)> = all
+    // The one that was read with the others.
+    let mine = all.iter().find(|place| place.node == mine.node)?;
+    let mut ahead: Vec<&Place> = all
         .iter()
-        .map(|place| (mine.distance_to(place), place))
-        .filter(|(distance, _)| *distance < 0)
+        .filter(|place| place.order() < mine.order())
         .collect();
-    ahead.sort_by_key(|(distance, _)| *distance);
-    let ahead: Vec<&Place> = ahead.into_iter().map(|(_, place)| place).collect();
+    ahead.sort_by_key(|place| place.order());
     Some(match mine.mode {
         Mode::Exclusive => behind(&ahead, ahead.len() == 1),
         Mode::Shared => {
@@ -180,42 +95,6 @@ fn permit(limit: u32, ahead: &[&Place]) -> Verdict {
     }
 }
 
-/// What the data of a node says: `dlock:<state>:<label>`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    /// As it was created.
-    Plain,
-    /// A writer that became a reader.
-    Downgraded,
-    /// A permit that was granted after a wait; its successor waits for this word.
-    Granted,
-}
-
-/// The data of a node.
-pub(crate) fn node_data(state: State, label: &str) -> Vec<u8> {
-    let state = match state {
-        State::Plain => 'p',
-        State::Downgraded => 's',
-        State::Granted => 'g',
-    };
-    format!("dlock:{state}:{label}").into_bytes()
-}
-
-/// Reads the data of a node. What another library wrote is a label.
-pub(crate) fn read_data(data: &[u8]) -> (State, String) {
-    let text = String::from_utf8_lossy(data);
-    let parts = text
-        .strip_prefix("dlock:")
-        .and_then(|rest| rest.split_once(':'));
-    let (state, label) = match parts {
-        Some(("p", label)) => (State::Plain, label),
-        Some(("s", label)) => (State::Downgraded, label),
-        Some(("g", label)) => (State::Granted, label),
-        _ => (State::Plain, text.as_ref()),
-    };
-    (state, label.to_owned())
-}
-
 /// How many of these, in order of creation and with their real modes, hold.
 pub(crate) fn holding(modes: &[Mode]) -> usize {
     match modes.first() {
@@ -236,6 +115,7 @@ pub(crate) fn holding(modes: &[Mode]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dlock_core::AttemptId;
 
     const SHARED: Mode = Mode::Shared;
     const EXCLUSIVE: Mode = Mode::Exclusive;
@@ -274,35 +154,6 @@ mod tests {
     }
 
     #[test]
-    fn names_are_curators_and_come_back() {
-        let attempt = AttemptId::new();
-        for mode in [EXCLUSIVE, SHARED, Mode::Permit { limit: 17 }] {
-            for sequence in ["0000000000", "2147483647", "-2147483648", "-000000005"] {
-                let node = format!("{}{sequence}", node_prefix(attempt, mode));
-                let place = Place::parse(&node).expect(&node);
-                assert_eq!(place.mode, mode);
-                assert!(place.is_of(attempt));
-                assert_eq!(place.sequence, sequence.parse::<i64>().expect("a number"));
-                // Curator sorts by what follows the last "lock-".
-                assert!(node.ends_with(&format!("lock-{sequence}")));
-            }
-        }
-    }
-
-    #[test]
-    fn strangers_with_a_number_are_writers_and_others_are_nobody() {
-        let curator = "_c_0a3d2c46-7a3e-4f1c-8d6f-6d6a8f3f6f11-lock-0000000007";
-        assert_eq!(Place::parse(curator).expect("Curator").mode, EXCLUSIVE);
-        let writer = "_c_0a3d2c46-7a3e-4f1c-8d6f-6d6a8f3f6f11-__WRIT__0000000007";
-        assert_eq!(Place::parse(writer).expect("Curator").mode, EXCLUSIVE);
-        let kazoo = "9f2d0d3f4a__lock__0000000003";
-        assert_eq!(Place::parse(kazoo).expect("kazoo").attempt, None);
-        for nobody in ["", "leases", "é", "lock-", "lock-x", "12345"] {
-            assert_eq!(Place::parse(nobody), None, "{nobody}");
-        }
-    }
-
-    #[test]
     fn the_first_holds_and_the_next_watches_only_the_one_before() {
         assert_eq!(last(&[(EXCLUSIVE, 4)]).0, Verdict::Held);
         assert_eq!(
@@ -316,27 +167,28 @@ mod tests {
     }
 
     #[test]
-    fn order_survives_the_wrap_of_the_sequence_number() {
-        let wrapped = [
+    fn order_outlasts_the_counter() {
+        // As ZooKeeper 3.8 numbers: the last number for all, and negative ones among them.
+        let mut all = queue(&[
             (EXCLUSIVE, 2_147_483_646),
             (EXCLUSIVE, 2_147_483_647),
+            (EXCLUSIVE, 2_147_483_647),
             (EXCLUSIVE, -2_147_483_648),
-            (EXCLUSIVE, -2_147_483_647),
-        ];
-        for count in 2..=wrapped.len() {
-            assert_eq!(
-                waits_for(&wrapped[..count]),
-                Some((count - 2, count == 2)),
-                "{count}"
-            );
+            (EXCLUSIVE, 2_147_483_647),
+        ]);
+        let worn_out: Vec<bool> = all.iter().map(Place::is_worn_out).collect();
+        assert_eq!(worn_out, [false, true, true, true, true]);
+        for (czxid, place) in (100..).zip(&mut all) {
+            place.czxid = Some(czxid);
         }
-        let all = queue(&wrapped);
         assert_eq!(verdict(&all[0], &all), Some(Verdict::Held));
-        // And over zero, which follows -1.
-        assert_eq!(
-            waits_for(&[(EXCLUSIVE, -1), (EXCLUSIVE, 0)]),
-            Some((0, true))
-        );
+        for place in 1..all.len() {
+            let Some(Verdict::Wait(obstacle)) = verdict(&all[place], &all) else {
+                panic!("{place} does not wait");
+            };
+            assert_eq!(obstacle.node, all[place - 1].node);
+            assert_eq!(obstacle.last, place == 1);
+        }
     }
 
     #[test]
@@ -380,20 +232,6 @@ mod tests {
     fn a_node_that_is_gone_has_no_verdict() {
         let all = queue(&[(EXCLUSIVE, 1), (EXCLUSIVE, 2)]);
         assert_eq!(verdict(&all[1], &all[..1]), None);
-    }
-
-    #[test]
-    fn labels_and_states_come_back() {
-        for state in [State::Plain, State::Downgraded, State::Granted] {
-            for label in ["", "a:b", "é🔒"] {
-                let data = node_data(state, label);
-                assert_eq!(read_data(&data), (state, label.to_owned()));
-            }
-        }
-        assert_eq!(
-            read_data(b"10.0.0.1"),
-            (State::Plain, "10.0.0.1".to_owned())
-        );
     }
 
     #[test]

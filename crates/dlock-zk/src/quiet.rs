@@ -55,7 +55,8 @@ impl Quiet {
     /// Whether the place with this number is the only one. Asked after the place was created.
     pub(crate) fn is_only(&self, name: &Name, session: i64, sequence: i64) -> bool {
         self.look(name, session, |up_to, alone| {
-            *alone = sequence == *up_to + 1;
+            // The counter's last number is given more than once.
+            *alone = sequence == *up_to + 1 && (0..i64::from(i32::MAX)).contains(&sequence);
             *alone
         })
         .unwrap_or(false)
@@ -148,6 +149,17 @@ mod tests {
             "another session has other watches"
         );
         assert!(!quiet.is_only(&name, 1, 9), "and it was forgotten");
+    }
+
+    #[test]
+    fn the_last_number_of_the_counter_says_nothing() {
+        let (quiet, name) = (Quiet::default(), Name::new("a").expect("good"));
+        let last = i64::from(i32::MAX);
+        let (_tell, watch) = watch();
+        quiet.left(&name, 1, last - 2, watch);
+        assert!(quiet.is_only(&name, 1, last - 1));
+        quiet.left(&name, 1, last - 1, None);
+        assert!(!quiet.is_only(&name, 1, last));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dlock_core::{Attempt, Busy, Error, ErrorKind, Mode, Moment, Request, Result};
 
 use crate::ZkBackend;
-use crate::acquire::{Queued, Telling, removed};
+use crate::acquire::{Queued, Telling, in_order, removed};
 use crate::connect::{Seen, Watch};
 use crate::error::{Fault, disconnected};
 use crate::queue::{Obstacle, State, Verdict, node_data, read_data};
@@ -88,11 +88,17 @@ impl Queued {
         request.mark_contended();
         let sent = request.now();
         let watched = trip(request, async {
-            Ok(self.session.watch_children(&self.parent).await)
+            let (children, watch) = match self.session.watch_children(&self.parent).await {
+                Ok(read) => read,
+                Err(fault) => return Ok(Err(fault)),
+            };
+            let places = crate::queue::places(&children);
+            let places = in_order(&self.session, &self.parent, places).await;
+            Ok(places.map(|places| (places, watch)))
         });
         match watched.await? {
-            Ok((children, watch)) => {
-                self.places = crate::queue::places(&children);
+            Ok((places, watch)) => {
+                self.places = places;
                 self.sent = sent;
                 if self.verdict()? != Verdict::AnyChange {
                     return Ok(Woken::Look);

@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::group::{Elects, Group};
-use super::{Server, Site, Store, wire};
+use super::{Server, Site, Store, Tls, wire};
 use crate::error::Doing;
 use crate::{Error, Result, program};
 
@@ -22,6 +23,8 @@ pub struct ZooKeeper {
     pub tick: u32,
     /// Sync the log at every write. Off by default: it costs time, and a kill of the process loses nothing without it.
     pub sync: bool,
+    /// Also serve TLS, on a second port, to clients with a certificate of the same authority: see [`ZooKeeperServer::tls_port`].
+    pub tls: Option<Tls>,
     /// Further lines of its configuration file, as in `"maxClientCnxns=5"`. They win over ours.
     pub config: Vec<String>,
     /// Further environment. `JAVA_TOOL_OPTIONS` takes flags of the virtual machine.
@@ -36,6 +39,7 @@ impl Default for ZooKeeper {
         Self {
             tick: 200,
             sync: false,
+            tls: None,
             config: Vec::new(),
             env: Vec::new(),
             members: Vec::new(),
@@ -47,11 +51,22 @@ impl Default for ZooKeeper {
 /// The places of the ports for other members in [`Site`].
 const QUORUM: usize = 1;
 const ELECTION: usize = 2;
+const TLS: usize = 3;
 
 /// The jar names all others that it needs in its manifest; only the logger is ours to choose.
-const JARS: [&str; 2] = [
-    "/usr/share/java/zookeeper.jar",
-    "/usr/share/java/slf4j-simple.jar",
+const JARS: [(&str, &str); 2] = [
+    ("/usr/share/java/zookeeper.jar", "zookeeper"),
+    ("/usr/share/java/slf4j-simple.jar", "libslf4j-java"),
+];
+
+/// Except for these, which TLS needs.
+const TLS_JARS: [(&str, &str); 3] = [
+    ("/usr/share/java/netty-codec.jar", "libnetty-java"),
+    ("/usr/share/java/netty-resolver.jar", "libnetty-java"),
+    (
+        "/usr/share/java/netty-transport-native-unix-common.jar",
+        "libnetty-java",
+    ),
 ];
 
 impl Store for ZooKeeper {
@@ -59,7 +74,7 @@ impl Store for ZooKeeper {
     const URL_VARIABLE: &'static str = "DLOCK_TEST_ZK_URL";
 
     fn ports(&self) -> usize {
-        3
+        4
     }
 
     async fn prepare(&self, site: &Site) -> Result<()> {
@@ -83,9 +98,14 @@ impl Store for ZooKeeper {
             "admin.enableServer=false".to_owned(),
             "4lw.commands.whitelist=*".to_owned(),
         ];
+        let secure = match &self.tls {
+            Some(tls) => secure_lines(tls, site)?,
+            None => Vec::new(),
+        };
         let all: Vec<_> = lines
             .iter()
             .chain(&self.members)
+            .chain(&secure)
             .chain(&self.config)
             .map(String::as_str)
             .collect();
@@ -93,9 +113,12 @@ impl Store for ZooKeeper {
     }
 
     fn command(&self, site: &Site) -> Result<Command> {
-        for jar in JARS {
-            program::need_file(jar, "zookeeper")?;
+        let more = TLS_JARS.iter().filter(|_| self.tls.is_some());
+        let jars: Vec<_> = JARS.iter().chain(more).collect();
+        for &&(jar, package) in &jars {
+            program::need_file(jar, package)?;
         }
+        let jars: Vec<_> = jars.iter().map(|(jar, _)| *jar).collect();
         let mut command = Command::new(program::find("java", "default-jre-headless")?);
         command.envs(self.env.iter().cloned());
         // A small machine with a quick start: no optimising compiler, the simplest collector.
@@ -113,7 +136,7 @@ impl Store for ZooKeeper {
         ));
         command.args([
             "-cp",
-            &JARS.join(":"),
+            &jars.join(":"),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
         ]);
         command.arg(site.file("zoo.cfg"));
@@ -127,6 +150,23 @@ impl Store for ZooKeeper {
     fn url(&self, site: &Site) -> String {
         format!("zk://{}", site.addr())
     }
+}
+
+/// The lines for a port with TLS, which only Netty serves. Its key store is one file with the key and the certificate.
+fn secure_lines(tls: &Tls, site: &Site) -> Result<Vec<String>> {
+    let read = |file: &PathBuf| fs::read_to_string(file).doing("read the server's certificate");
+    let store = site.file("server.pem");
+    fs::write(&store, read(&tls.key)? + &read(&tls.certificate)?).doing("write the key store")?;
+    Ok(vec![
+        "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory".to_owned(),
+        "secureClientPortAddress=127.0.0.1".to_owned(),
+        format!("secureClientPort={}", site.port_at(TLS)),
+        "ssl.keyStore.type=PEM".to_owned(),
+        format!("ssl.keyStore.location={}", store.display()),
+        "ssl.trustStore.type=PEM".to_owned(),
+        format!("ssl.trustStore.location={}", tls.authority.display()),
+        "ssl.clientAuth=need".to_owned(),
+    ])
 }
 
 impl Elects for ZooKeeper {
@@ -162,6 +202,12 @@ impl ZooKeeperServer {
     /// When the server cannot be reached.
     pub async fn four_letter_word(&self, word: &str) -> Result<String> {
         wire::ask(self.addr(), word).await
+    }
+
+    /// The port for TLS, where [`ZooKeeper::tls`] is set.
+    #[must_use]
+    pub fn tls_port(&self) -> u16 {
+        self.site().port_at(TLS)
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dlock_core::{Guard, Locks, Settings};
 use dlock_zk::{Config, ZkBackend};
-use integration_tests::{ZooKeeper, ZooKeeperServer};
+use integration_tests::{ZooKeeper, ZooKeeperServer, until, zookeeper};
 use zookeeper_client::{Acls, Client, CreateMode};
 
 /// Longer than anything takes on a loaded machine.
@@ -48,7 +48,7 @@ pub(crate) async fn lock(locks: &Locks, name: &str) -> Guard {
 
 /// Resolves when `count` attempts stand in the queue of a lock.
 pub(crate) async fn waiting(locks: &Locks, name: &str, count: usize) {
-    integration_tests::until("waiters in the queue", SOON, || async {
+    until("waiters in the queue", SOON, || async {
         let info = locks.inspect(name).await.expect("inspect");
         if info.waiters.len() == count {
             return Ok(());
@@ -60,6 +60,66 @@ pub(crate) async fn waiting(locks: &Locks, name: &str, count: usize) {
     })
     .await
     .expect("the waiters come");
+}
+
+/// A server of its own.
+pub(crate) async fn server() -> ZooKeeperServer {
+    ZooKeeperServer::start_with(with_quick_clean_up())
+        .await
+        .expect("zookeeper")
+}
+
+/// Resolves when a client has renewed its holds once more.
+pub(crate) async fn renewed(locks: &Locks) {
+    let before = locks.stats().renewals;
+    until("a renewal", SOON, || async {
+        let now = locks.stats().renewals;
+        if now > before {
+            return Ok(());
+        }
+        Err(integration_tests::Error::answer(
+            "renewals",
+            now.to_string(),
+        ))
+    })
+    .await
+    .expect("the session lives");
+}
+
+/// Resolves when a lock's node has this many children.
+pub(crate) async fn queue_of(admin: &Admin, parent: &str, count: usize) -> Vec<String> {
+    until("places in the queue", SOON, || async {
+        let queue = admin.queue(parent).await;
+        if queue.len() == count {
+            return Ok(queue);
+        }
+        Err(integration_tests::Error::answer(
+            "queue",
+            format!("{queue:?}"),
+        ))
+    })
+    .await
+    .expect("the queue")
+}
+
+/// Resolves when a server has this many watches.
+pub(crate) async fn watched(server: &ZooKeeperServer, expected: u64) {
+    until("watches", SOON, || async {
+        match count(server, "zk_watch_count").await {
+            n if n == expected => Ok(()),
+            n => Err(integration_tests::Error::answer(
+                "watches",
+                format!("{n} of {expected}"),
+            )),
+        }
+    })
+    .await
+    .expect("the waiters watch");
+}
+
+/// The server that all tests of a program share.
+pub(crate) async fn shared() -> String {
+    zookeeper().await.expect("zookeeper").url().to_owned()
 }
 
 /// One number of a server's `mntr`.

@@ -264,6 +264,9 @@ fn client(
 
 #[cfg(feature = "tls")]
 fn certificates(config: &Config) -> redis::TlsCertificates {
+    // The client takes the process's cryptography, and panics if none is chosen and a further crate of the program has brought a
+    // second one. What the program has chosen stays.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     redis::TlsCertificates {
         client_tls: config
             .identity

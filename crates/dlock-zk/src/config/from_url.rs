@@ -1,0 +1,152 @@
+//! The settings as a URL.
+
+use dlock_core::{BackendUrl, Error, Result};
+
+use super::{Config, Tls};
+
+const KNOWN: &[&str] = &[
+    "session",
+    "connect_timeout",
+    "folder",
+    "access",
+    "ca",
+    "cert",
+    "key",
+];
+
+impl Config {
+    /// Reads `zk://user:password@h1:2181,h2:2181/chroot?key=value`, or `zks://` with TLS.
+    ///
+    /// The parameters are `session`, `connect_timeout`, `folder`, `access` and, with `zks`, the files `ca`, `cert` and `key`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](dlock_core::ErrorKind::Invalid), naming the part of the URL that is wrong.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let mut url = BackendUrl::parse(url)?;
+        let tls = match url.scheme() {
+            "zk" => false,
+            "zks" => true,
+            other => {
+                return Err(Error::invalid(format!(
+                    "the URL's scheme is {other:?}: this backend takes zk or zks"
+                )));
+            }
+        };
+        let mut config = Self::of(url.hosts().to_vec());
+        config.chroot = url.path().trim_end_matches('/').to_owned();
+        config.credentials = match (url.user(), url.password()) {
+            (Some(user), password) => {
+                Some((user.to_owned(), password.unwrap_or_default().to_owned()))
+            }
+            (None, Some(_)) => {
+                return Err(Error::invalid(
+                    "the URL has a password but no user: write user:password@",
+                ));
+            }
+            (None, None) => None,
+        };
+        if let Some(session) = url.take_duration("session")? {
+            config.session = session;
+        }
+        if let Some(limit) = url.take_duration("connect_timeout")? {
+            config.connect_timeout = limit;
+        }
+        if let Some(folder) = url.take("folder")? {
+            config.folder = folder;
+        }
+        config.access = url.take("access")?;
+        if tls {
+            let file =
+                |what: &str, path: Option<String>| path.map(|path| read(what, &path)).transpose();
+            let ca = file("ca", url.take("ca")?)?;
+            let cert = file("cert", url.take("cert")?)?;
+            let key = file("key", url.take("key")?)?;
+            config.tls = Some(Tls {
+                ca: ca.unwrap_or_default(),
+                identity: match (cert, key) {
+                    (Some(cert), Some(key)) => Some((cert, key)),
+                    (None, None) => None,
+                    _ => {
+                        return Err(Error::invalid(
+                            "the URL's parameters cert and key belong together: give both or none",
+                        ));
+                    }
+                },
+            });
+        }
+        url.finish(KNOWN)?;
+        config.check()?;
+        Ok(config)
+    }
+}
+
+fn read(what: &str, path: &str) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|error| {
+        Error::invalid(format!(
+            "the file {path:?} of the URL's parameter {what} cannot be read: {error}"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Access;
+    use dlock_core::ErrorKind;
+
+    #[test]
+    fn urls_are_read() {
+        for (url, identity, servers) in [
+            ("zk://h", "zk://h:2181/dlock", "h:2181"),
+            (
+                "zk://b:1,a/shop?folder=x/y",
+                "zk://a:2181,b:1/shop/x/y",
+                "b:1,a:2181/shop",
+            ),
+            ("zk://[::1]/", "zk://[::1]:2181/dlock", "[::1]:2181"),
+        ] {
+            let config = Config::from_url(url).expect(url);
+            assert_eq!(config.identity_text(), identity, "{url}");
+            assert_eq!(config.servers(), servers, "{url}");
+        }
+        let access = |url| Config::from_url(url).expect(url).effective_access();
+        assert_eq!(access("zk://h"), Access::Open);
+        assert_eq!(access("zk://u:p@h"), Access::Creator);
+        assert_eq!(access("zk://u:p@h?access=open"), Access::Open);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (url, expected) in [
+            ("memory:", "takes zk or zks"),
+            ("zk:", "no host"),
+            ("zk://h?session=1ms", "session is 1ms"),
+            ("zk://h?connect_timeout=0s", "connect_timeout is 0ns"),
+            ("zk://h?session=soon", "session=\"soon\""),
+            ("zk://h//x", "the chroot"),
+            ("zk://h/a/../b", "the chroot"),
+            ("zk://h?folder=", "the folder"),
+            ("zk://h?folder=a//b", "the folder"),
+            ("zk://h?folder=zookeeper", "the folder"),
+            ("zk://h?access=all", "open, creator or creator-read"),
+            ("zk://h?access=creator", "there is no user"),
+            ("zk://:p@h", "a password but no user"),
+            ("zk://a%3Ab:p@h", "the user has a colon"),
+            ("zk://h?lease=3s", "is not known"),
+            ("zk://h?ca=/etc/passwd", "does not go together"),
+            ("zks://h?ca=/no/such/file", "cannot be read"),
+        ] {
+            let error = Config::from_url(url).expect_err(url);
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            assert!(error.to_string().contains(expected), "{url}: {error}");
+        }
+        let error = Config::from_url("zks://h").expect_err("no authority");
+        let expected = if cfg!(feature = "tls") {
+            "ca=FILE"
+        } else {
+            "feature \"tls\""
+        };
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Who may come in, and what those are told who may not.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends where it breaks"
+)]
+
+mod certificates;
+mod zk_support;
+
+use std::time::{Duration, Instant};
+
+use dlock_core::{ErrorKind, Locks, Released};
+use dlock_zk::{Access, Config};
+use integration_tests::{Direction, FaultProxy, Folder, Tls, ZooKeeper, ZooKeeperServer};
+use zk_support::*;
+
+/// The error of a connect, and that it came within the connect time-out.
+async fn refused(url: &str) -> dlock_core::Error {
+    let limit = Duration::from_secs(2);
+    let config = Config::from_url(url)
+        .expect("a good URL")
+        .connect_timeout(limit);
+    let started = Instant::now();
+    let error = config.connect().await.expect_err("no connection");
+    let took = started.elapsed();
+    assert!(
+        took < limit + Duration::from_secs(2),
+        "{error} after {took:?}"
+    );
+    assert!(error.to_string().starts_with("zk: connect: "), "{error}");
+    error
+}
+
+#[tokio::test]
+async fn what_cannot_be_reached_is_said_within_the_connect_time_out() {
+    let error = refused("zk://127.0.0.1:1").await;
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+    // Somebody who takes the connection and says nothing.
+    let silent = FaultProxy::start("127.0.0.1:1".parse().expect("an address"))
+        .await
+        .expect("a proxy");
+    silent.black_hole(Direction::Both);
+    let error = refused(&format!("zk://{}", silent.addr())).await;
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    let error = refused("zk://no.such.host.invalid").await;
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+}
+
+#[tokio::test]
+async fn chroot_that_does_not_exist_is_invalid() {
+    let error = refused(&format!("{}/no/such/root", shared().await)).await;
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("\"/no/such/root\" does not exist"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn authentication_that_fails_is_denied() {
+    let mut settings = ZooKeeper::default();
+    let flags = "-Dzookeeper.enforce.auth.enabled=true -Dzookeeper.enforce.auth.schemes=digest";
+    settings
+        .env
+        .push(("JAVA_TOOL_OPTIONS".to_owned(), flags.to_owned()));
+    let server = ZooKeeperServer::start_with(settings)
+        .await
+        .expect("zookeeper");
+    let error = refused(&server.url()).await;
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(
+        error.to_string().contains("authentication failed"),
+        "{error}"
+    );
+    let locks = client(&server.url().replace("zk://", "zk://app:s3cret@")).await;
+    assert_eq!(
+        lock(&locks, "a").await.release().await.expect("release"),
+        Released::Freed
+    );
+}
+
+#[tokio::test]
+async fn nodes_are_the_creators_and_others_are_denied() {
+    let server = ZooKeeperServer::start().await.expect("zookeeper");
+    let user =
+        |user: &str, more: &str| server.url().replace("zk://", &format!("zk://{user}@")) + more;
+    let mine = client(&user("app:s3cret", "")).await;
+    let guard = lock(&mine, "a").await;
+    for stranger in [
+        user("app:wrong", ""),
+        user("other:s3cret", ""),
+        server.url(),
+    ] {
+        let stranger = client(&stranger).await;
+        for name in ["a", "new"] {
+            let error = stranger
+                .mutex(name)
+                .expect("a name")
+                .lock()
+                .await
+                .expect_err("denied");
+            assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+            assert!(error.to_string().contains("no permission"), "{error}");
+            assert!(!error.to_string().contains("s3cret"), "{error}");
+        }
+        let error = stranger.inspect("a").await.expect_err("denied");
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    }
+    let colleague = client(&user("app:s3cret", "")).await;
+    assert!(
+        colleague
+            .mutex("a")
+            .expect("a name")
+            .try_lock()
+            .await
+            .expect("allowed")
+            .is_none()
+    );
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+}
+
+#[tokio::test]
+async fn readers_may_look_where_they_are_let() {
+    let server = ZooKeeperServer::start().await.expect("zookeeper");
+    let config = Config::from_url(&server.url()).expect("a URL");
+    let config = config
+        .credentials("app", "s3cret")
+        .access(Access::CreatorAndReaders);
+    let mine = Locks::new(std::sync::Arc::new(
+        config.connect().await.expect("a connection"),
+    ));
+    let guard = lock(&mine.expect("defaults"), "a").await;
+    let stranger = client(&server.url()).await;
+    let info = stranger.inspect("a").await.expect("it may look");
+    assert_eq!(info.holders[0].owner, guard.owner_id());
+    let error = stranger.break_lock("a").await.expect_err("it may not");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+}
+
+#[tokio::test]
+async fn certificates_of_both_sides_are_checked() {
+    let folder = Folder::new("zk-tls").expect("a folder");
+    certificates::write(&folder);
+    let mut settings = ZooKeeper::default();
+    settings.tls = Some(Tls {
+        certificate: folder.file("ca-server.pem"),
+        key: folder.file("ca-server.key"),
+        authority: folder.file("ca.pem"),
+    });
+    let server = ZooKeeperServer::start_with(settings)
+        .await
+        .expect("zookeeper");
+    let file = |name: &str| folder.file(name).display().to_string();
+    let identity = |of: &str| {
+        let (cert, key) = (format!("{of}.pem"), format!("{of}.key"));
+        format!("cert={}&key={}", file(&cert), file(&key))
+    };
+    let ca = format!("ca={}", file("ca.pem"));
+    let good = format!("{ca}&{}", identity("ca-client"));
+
+    // The same lock, with TLS and without; and a connection that breaks is made again.
+    let secure = ([127, 0, 0, 1], server.tls_port()).into();
+    let proxy = FaultProxy::start(secure).await.expect("a proxy");
+    let locks = client(&format!("zks://{}?session=10s&{good}", proxy.addr())).await;
+    let guard = lock(&locks, "a").await;
+    let other = client(&server.url()).await;
+    let tried = other.mutex("a").expect("a name").try_lock().await;
+    assert!(tried.expect("the store answers").is_none());
+    proxy.reset_all().await;
+    renewed(&locks).await;
+    assert!(guard.is_held());
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+
+    let at = |parameters: &str| format!("zks://localhost:{}?{parameters}", server.tls_port());
+    let stranger = format!("ca={}&{}", file("stranger.pem"), identity("ca-client"));
+    for (url, kind, words) in [
+        (
+            at(&stranger),
+            ErrorKind::Denied,
+            "authority the one of ca=FILE",
+        ),
+        (at(&ca), ErrorKind::Denied, "may want a client certificate"),
+        (
+            at(&format!("{ca}&{}", identity("stranger-client"))),
+            ErrorKind::Denied,
+            "the authority of our client certificate",
+        ),
+        (
+            format!("zk://localhost:{}", server.tls_port()),
+            ErrorKind::Invalid,
+            "write zks:// instead of zk://",
+        ),
+        (
+            format!("zks://{}?{good}", server.addr()),
+            ErrorKind::Unreachable,
+            "its secure client port?",
+        ),
+    ] {
+        let error = refused(&url).await;
+        assert_eq!(error.kind(), kind, "{url}: {error}");
+        assert!(error.to_string().contains(words), "{url}: {error}");
+    }
+}
