@@ -1,9 +1,12 @@
 //! One attempt: all nodes are asked at once, and the first quorum decides.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlock_core::{Attempt, Backoff, Busy, Error, ErrorKind, HeldNow, Lease, Mode, Request, Result};
+use dlock_core::{
+    Attempt, Backoff, Busy, Error, ErrorKind, HeldNow, Lease, Mode, Name, Request, Result,
+};
 use dlock_redis::node::{Raised, Taken};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -43,7 +46,7 @@ impl Nodes {
         self.accepts(request)?;
         let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
         for _ in 1..VOTES {
-            match self.vote(request).await? {
+            match self.vote(request, None).await? {
                 Outcome::Decided(attempt) => return Ok(attempt),
                 Outcome::Split(_) => {}
             }
@@ -53,24 +56,39 @@ impl Nodes {
             }
             request.clock().sleep_until(again).await;
         }
-        self.ask_once(request).await
+        self.ask_once(request, None).await
     }
 
-    /// One vote, whatever comes of it.
-    pub(crate) async fn ask_once(self: &Arc<Self>, request: &Request) -> Result<Attempt> {
+    /// One vote, whatever comes of it; with a gate, only if that node gives the lock first.
+    pub(crate) async fn ask_once(
+        self: &Arc<Self>,
+        request: &Request,
+        gate: Option<usize>,
+    ) -> Result<Attempt> {
         self.accepts(request)?;
-        Ok(match self.vote(request).await? {
+        Ok(match self.vote(request, gate).await? {
             Outcome::Decided(attempt) => attempt,
             Outcome::Split(busy) => Attempt::Busy(busy),
         })
     }
 
-    async fn vote(self: &Arc<Self>, request: &Request) -> Result<Outcome> {
+    /// The node that those who wait for a lock ask before the others, the same for all of them: where they meet one by one,
+    /// they split no votes.
+    pub(crate) fn gate_of(&self, name: &Name) -> Option<usize> {
+        (0..self.count()).max_by_key(|node| {
+            // Clients that list the nodes in another order, or hash otherwise, only collide more often.
+            let mut hash = DefaultHasher::new();
+            (self.place(*node), name.as_str()).hash(&mut hash);
+            hash.finish()
+        })
+    }
+
+    async fn vote(self: &Arc<Self>, request: &Request, gate: Option<usize>) -> Result<Outcome> {
         let limit = self.patience(request.lease()).min(request.trip_timeout());
         let mut ballot = Ballot::new(self.count());
         let mut words = Words::new(self.count());
         let stake = Arc::new(Stake::of(request));
-        let proposed = clock_hint();
+        let mut proposed = clock_hint();
         // Read before the first byte is sent (C7).
         let sent = request.now();
         let until = Instant::now() + limit;
@@ -80,7 +98,25 @@ impl Nodes {
             let why = "an earlier question of this attempt is still being undone there";
             words.note(node, Word::Failed(unasked(why)));
         }
-        let mut asks = self.each(self.all() & !undoing, |nodes, node| {
+        let mut others = self.all() & !undoing;
+        if let Some(gate) = gate.filter(|gate| others & bit(*gate) != 0) {
+            let ask = self.clone().ask(gate, stake.clone(), stake.mode, proposed);
+            let (_, said) = ask.await;
+            match said.vote {
+                // It was the only one asked, so nothing is left anywhere.
+                Vote::Others(_, free_in) => {
+                    let retry_after = free_in;
+                    return Ok(Outcome::Decided(Attempt::Busy(Busy { retry_after })));
+                }
+                // The others mostly agree with its number.
+                Vote::Granted(counter) => proposed = counter,
+                Vote::Uncounted | Vote::Failed => {}
+            }
+            ballot.cast(gate, said.vote);
+            words.note(gate, said.word);
+            others &= !bit(gate);
+        }
+        let mut asks = self.each(others, |nodes, node| {
             nodes.ask(node, stake.clone(), stake.mode, proposed)
         });
         let mut verdict = collect(&mut asks, until, &mut ballot, &mut words).await;

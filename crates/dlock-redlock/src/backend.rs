@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -79,6 +80,8 @@ impl Backend for RedlockBackend {
     /// Waiters leave the pauses after a split vote to core's back-off: many of them that repeat at once only collide again.
     async fn acquire(&self, request: &Request) -> Result<Attempt> {
         let waiter = Waiter {
+            asked: AtomicU32::new(0),
+            gate: self.nodes.gate_of(request.name()),
             nodes: self.nodes.clone(),
             capabilities: self.capabilities.clone(),
         };
@@ -119,9 +122,14 @@ impl Backend for RedlockBackend {
     }
 }
 
-/// The same quorum for core's wait loop: one vote for each question.
+/// One question in so many goes to all nodes at once: the gate may have kept what somebody left who is dead.
+const OPEN_VOTES: u32 = 4;
+
+/// The same quorum for core's wait loop: one vote for each question, most of them through the gate.
 #[derive(Debug)]
 struct Waiter {
+    asked: AtomicU32,
+    gate: Option<usize>,
     nodes: Arc<Nodes>,
     capabilities: Capabilities,
 }
@@ -137,7 +145,9 @@ impl Backend for Waiter {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
-        self.nodes.ask_once(request).await
+        let open = self.asked.fetch_add(1, Ordering::Relaxed) % OPEN_VOTES == 0;
+        let gate = self.gate.filter(|_| !open);
+        self.nodes.ask_once(request, gate).await
     }
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
