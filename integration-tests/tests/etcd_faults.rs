@@ -249,13 +249,13 @@ async fn lock_key_deleted_by_an_administrator_is_told() {
     let other = client(&url([server.addr()], "session=3s")).await;
     let waits = waiter(&other, "b");
     waiting(&locks, "b", 1).await;
-    let key = entries(&mut raw, "b").await[1].key().to_vec();
-    raw.delete(key.clone(), None).await.expect("deleted");
+    let entry = entries(&mut raw, "b").await[1].clone();
+    raw.delete(entry.key(), None).await.expect("deleted");
     until_so("it queues again", async || {
         entries(&mut raw, "b")
             .await
             .get(1)
-            .is_some_and(|kv| kv.key() != key)
+            .is_some_and(|kv| kv.create_revision() > entry.create_revision())
     })
     .await;
     assert_eq!(
@@ -267,6 +267,63 @@ async fn lock_key_deleted_by_an_administrator_is_told() {
         next.release().await.expect("the store answers"),
         Released::Freed
     );
+}
+
+/// A waiter that is told of the end of the one before it holds without a further look: but not if its own entry went first.
+#[tokio::test]
+async fn waiter_whose_entry_was_deleted_does_not_hold_by_it() {
+    let server = EtcdServer::start().await.expect("a server");
+    let url = url([server.addr()], "session=30s");
+    let (holder, other) = (client(&url).await, client(&url).await);
+    let mut raw = raw(&[server.addr()]).await;
+    for _ in 0..10 {
+        let guard = lock(&holder, "a").await;
+        let waits = waiter(&other, "a");
+        waiting(&holder, "a", 1).await;
+        until_so("it watches both", async || {
+            metric(server.addr(), "etcd_debugging_mvcc_watcher_total").await as usize == 2
+        })
+        .await;
+        let own = entries(&mut raw, "a").await[1].key().to_vec();
+        raw.delete(own, None).await.expect("deleted");
+        assert_eq!(
+            guard.release().await.expect("the store answers"),
+            Released::Freed
+        );
+        let next = soon(waits).await.expect("no panic").expect("the lock");
+        let entry = &entries(&mut raw, "a").await[0];
+        let token = next.token().map(|token| token.get().cast_signed());
+        assert_eq!(token, Some(entry.create_revision()), "it holds by an entry");
+        assert_eq!(
+            next.release().await.expect("the store answers"),
+            Released::Freed
+        );
+    }
+}
+
+/// Both entries end in one step, and their events come in any order.
+#[tokio::test]
+async fn waiter_does_not_hold_when_its_own_lease_took_the_holder_away() {
+    let server = EtcdServer::start().await.expect("a server");
+    let locks = strict_client(&url([server.addr()], "session=5s")).await;
+    let mut raw = raw(&[server.addr()]).await;
+    for _ in 0..5 {
+        let guard = lock(&locks, "a").await;
+        let waits = waiter(&locks, "a");
+        waiting(&locks, "a", 1).await;
+        let lease = entries(&mut raw, "a").await[0].lease();
+        raw.lease_revoke(lease).await.expect("revoked");
+        let next = soon(waits).await.expect("no panic").expect("the lock");
+        let entry = &entries(&mut raw, "a").await[0];
+        let token = next.token().map(|token| token.get().cast_signed());
+        assert_eq!(token, Some(entry.create_revision()), "it holds by an entry");
+        assert_ne!(entry.lease(), lease);
+        assert_eq!(soon(guard.lost()).await, LossReason::SessionEnded);
+        assert_eq!(
+            next.release().await.expect("the store answers"),
+            Released::Freed
+        );
+    }
 }
 
 #[tokio::test]
@@ -359,4 +416,47 @@ async fn request_that_arrives_after_its_release_leaves_nothing() {
         .await
         .expect("keys");
     assert_eq!(left.count(), 0, "marks go with the lease");
+}
+
+#[tokio::test]
+async fn try_that_was_busy_takes_no_effect_later() {
+    let server = EtcdServer::start().await.expect("a server");
+    let one = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let two = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let holder = client(&url([server.addr()], "session=30s")).await;
+    let mut raw = raw(&[server.addr()]).await;
+    let guard = lock(&holder, "a").await;
+    let locks = client(&url(
+        [one.addr(), two.addr()],
+        "session=30s&answer_timeout=300ms",
+    ))
+    .await;
+    let used = if one.connections() > 0 { &one } else { &two };
+    used.pause(Direction::ToServer);
+    // The request is stuck, is sent again the other way, and is told there that the lock is held.
+    let mutex = locks.mutex("a").expect("a name");
+    let tried = mutex.try_lock().await.expect("the store answers");
+    assert!(tried.is_none());
+    assert_eq!(
+        guard.release().await.expect("the store answers"),
+        Released::Freed
+    );
+    // The client goes on with the same key, and then the request arrives.
+    let guard = lock(&locks, "a").await;
+    assert_eq!(
+        guard.release().await.expect("the store answers"),
+        Released::Freed
+    );
+    used.resume();
+    for _ in 0..20 {
+        let guard = lock(&holder, "a").await;
+        assert_eq!(
+            guard.release().await.expect("the store answers"),
+            Released::Freed
+        );
+    }
+    assert!(
+        entries(&mut raw, "a").await.is_empty(),
+        "a late request took effect"
+    );
 }

@@ -9,26 +9,33 @@
 
 mod etcd_support;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlock_core::{ErrorKind, Locks, Released};
-use etcd_client::{Compare, CompareOp, Txn, TxnOp};
+use dlock_core::{
+    Attempt, Backend, ErrorKind, Locks, Mode, Name, Released, Renewal, Request, SystemClock,
+};
+use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp, WatchOptions};
 use etcd_support::*;
-use integration_tests::{Direction, EtcdServer, FaultProxy};
+use integration_tests::{Direction, Etcd, EtcdServer, FaultProxy};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
+
+/// With so long a session nobody looks again by itself for longer than [`SOON`]: a wake-up that is missed is a failure.
+const PATIENT: &str = "session=120s&answer_timeout=10s";
 
 #[tokio::test]
 async fn two_hundred_waiters_wake_one_by_one_in_order() {
     const WAITERS: usize = 200;
     let server = EtcdServer::start().await.expect("a server");
-    let url = url([server.addr()], "session=60s&answer_timeout=10s");
+    let url = url([server.addr()], PATIENT);
     let mut clients = Vec::new();
     for _ in 0..4 {
         clients.push(strict_client(&url).await);
     }
-    let guard = lock(&clients[0], "a").await;
+    // Not the client of the first waiter.
+    let guard = lock(&clients[1], "a").await;
     let (served, mut order) = mpsc::unbounded_channel();
     let mut tasks = Vec::new();
     for index in 0..WAITERS {
@@ -45,8 +52,9 @@ async fn two_hundred_waiters_wake_one_by_one_in_order() {
         // Each has its place before the next comes.
         waiting_raw(&server, "a", index + 2).await;
     }
+    // Each watches the entry before its own; the first, who will hold by the event alone, its own too.
     until_so("all watch", async || {
-        metric(server.addr(), "etcd_debugging_mvcc_watcher_total").await as usize == WAITERS
+        metric(server.addr(), "etcd_debugging_mvcc_watcher_total").await as usize == WAITERS + 1
     })
     .await;
     let label = "grpc_method=\"Watch\"";
@@ -87,10 +95,158 @@ async fn waiting_raw(server: &EtcdServer, name: &str, count: usize) {
     .await;
 }
 
+/// Others come and go all the time, so the events of each wait meet looks and watches at any moment.
+#[tokio::test]
+async fn no_wake_up_is_missed_in_a_crowd_that_comes_again() {
+    let server = EtcdServer::start().await.expect("a server");
+    let url = url([server.addr()], PATIENT);
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let locks = strict_client(&url).await;
+        for _ in 0..6 {
+            let locks = locks.clone();
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..15 {
+                    let guard = lock(&locks, "a").await;
+                    assert_eq!(
+                        guard.release().await.expect("the store answers"),
+                        Released::Freed
+                    );
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+}
+
+/// The keys that a lock ever had, as the server's history tells.
+async fn keys_ever(raw: &mut Client, name: &str) -> HashSet<Vec<u8>> {
+    let prefix = format!("dlock/{name}/");
+    let last = raw.put("last", "", None).await.expect("a put");
+    let last = last.header().expect("a header").revision();
+    let all = WatchOptions::new().with_range("e").with_start_revision(1);
+    let mut history = raw.watch("dlock", Some(all)).await.expect("a watch");
+    // The end of the history is a key of this range too.
+    raw.put("dlock", "", None).await.expect("a put");
+    let mut keys = HashSet::new();
+    loop {
+        let told = soon(history.message()).await.expect("an answer");
+        for event in told.expect("the stream goes on").events() {
+            let kv = event.kv().expect("a key");
+            if kv.mod_revision() > last {
+                return keys;
+            }
+            if kv.key().starts_with(prefix.as_bytes()) {
+                keys.insert(kv.key().to_vec());
+            }
+        }
+    }
+}
+
+/// etcd remembers every key until its history is compacted, and looks at them all for each acquire.
+#[tokio::test]
+async fn keys_are_used_again() {
+    let server = EtcdServer::start().await.expect("a server");
+    let url = url([server.addr()], "session=60s");
+    let mut raw = raw(&[server.addr()]).await;
+    let locks = client(&url).await;
+    for turn in 0..300 {
+        let mutex = locks.mutex("a").expect("a name");
+        let guard = match turn % 2 {
+            0 => mutex.lock().await.expect("the lock"),
+            _ => mutex.try_lock().await.expect("an answer").expect("free"),
+        };
+        assert!(mutex.try_lock().await.expect("an answer").is_none());
+        assert_eq!(
+            guard.release().await.expect("the store answers"),
+            Released::Freed
+        );
+    }
+    assert_eq!(keys_ever(&mut raw, "a").await.len(), 1);
+
+    let mut tasks = Vec::new();
+    for _ in 0..2 {
+        let locks = strict_client(&url).await;
+        for _ in 0..3 {
+            let locks = locks.clone();
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..20 {
+                    let mutex = locks.mutex("b").expect("a name");
+                    // Waiters that give up, before or after the store has answered, and holds that are dropped give their keys back too.
+                    let soon = Duration::from_millis(3);
+                    drop(mutex.lock_within(soon).await);
+                    drop(lock(&locks, "b").await);
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    // What is dropped is freed in the background, so a task can have two entries for a moment.
+    let keys = keys_ever(&mut raw, "b").await;
+    assert!(keys.len() <= 24, "{} keys for 6 tasks", keys.len());
+}
+
+#[tokio::test]
+async fn words_from_the_past_leave_a_later_entry_with_the_same_key() {
+    let server = EtcdServer::start().await.expect("a server");
+    let backend = backend(&url([server.addr()], "session=60s")).await;
+    let mut raw = raw(&[server.addr()]).await;
+    let request = || {
+        let name = Name::new("a").expect("a name");
+        Request::new(name, Mode::Exclusive, Arc::new(SystemClock))
+    };
+    let take = async |request: &Request| match backend.try_acquire(request).await {
+        Ok(Attempt::Held(lease)) => Arc::new(lease),
+        other => panic!("not held: {other:?}"),
+    };
+    let old_request = request();
+    let old = take(&old_request).await;
+    let key = entries(&mut raw, "a").await[0].key().to_vec();
+    assert_eq!(backend.release(&old).await.expect("freed"), Released::Freed);
+    let new_request = request();
+    let new = take(&new_request).await;
+    let entry = entries(&mut raw, "a").await.remove(0);
+    assert_eq!(entry.key(), key, "the key is used again");
+
+    assert_eq!(
+        backend.release(&old).await.expect("an answer"),
+        Released::AlreadyLost
+    );
+    backend
+        .abandon(&old_request)
+        .await
+        .expect("nothing to undo");
+    backend.downgrade(&old).await.expect_err("it is gone");
+    let answers = backend.renew(&[old.clone(), new.clone()]).await;
+    assert!(
+        matches!(answers[..], [Renewal::Lost(_), Renewal::Extended]),
+        "{answers:?}"
+    );
+    let after = entries(&mut raw, "a").await.remove(0);
+    assert_eq!(after.mod_revision(), entry.mod_revision(), "untouched");
+
+    // An attempt that is given up without its revision known takes away its own entry alone.
+    backend.abandon(&new_request).await.expect("undone");
+    assert!(entries(&mut raw, "a").await.is_empty());
+    let last = take(&request()).await;
+    backend
+        .abandon(&new_request)
+        .await
+        .expect("nothing to undo");
+    assert_eq!(
+        backend.release(&last).await.expect("freed"),
+        Released::Freed
+    );
+}
+
 #[tokio::test]
 async fn fence_lets_a_transaction_commit_only_while_the_lock_is_held() {
     let server = EtcdServer::start().await.expect("a server");
-    let backend = backend(&url([server.addr()], "session=10s")).await;
+    let backend = backend(&url([server.addr()], "session=5s")).await;
     let locks = Locks::new(Arc::clone(&backend) as Arc<dyn dlock_core::Backend>).expect("defaults");
     let mut raw = raw(&[server.addr()]).await;
     let mut commits = async |guard: &dlock_core::Guard| {
@@ -105,6 +261,8 @@ async fn fence_lets_a_transaction_commit_only_while_the_lock_is_held() {
     assert!(commits(&guard).await);
     assert!(locks.break_lock("a/b").await.expect("broken"));
     assert!(!commits(&guard).await);
+    soon(guard.lost()).await;
+    assert!(!commits(&guard).await, "also when the client knows");
 
     let lock = locks.rw_lock("r").expect("a name");
     let guard = lock.write().await.expect("the lock");
@@ -222,6 +380,23 @@ async fn unreachable_and_foreign_servers_are_told_apart_in_time() {
         );
         talks.abort();
     }
+
+    // A port of etcd itself that serves HTTP/1 alone, as one for v2 did. It hangs up, and what it says about it may be lost.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = free.local_addr().expect("an address");
+    drop(free);
+    let mut settings = Etcd::default();
+    settings.args = vec![format!("--listen-metrics-urls=http://{addr}")];
+    let _server = EtcdServer::start_with(settings).await.expect("a server");
+    let error = connect(format!("etcd://{addr}")).await;
+    assert!(
+        matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unreachable),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("is it the right port?"),
+        "{error}"
+    );
 
     let error = dlock_etcd::Config::from_url("http://localhost").expect_err("another scheme");
     assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use dlock_core::{Attempt, AttemptId, Busy, ErrorKind, Lease, Mode, Request};
 
 use crate::EtcdBackend;
+use crate::attempts::abandoned;
 use crate::error::Trouble;
-use crate::key::LockKeys;
+use crate::place::{Place, question};
 use crate::queue;
 use crate::session::Session;
-use crate::txn::{Answer, Query, Range, Row, Step, Txn, When};
-use crate::wait::Watched;
+use crate::txn::{Answer, Query, Range, Step, Txn, When};
 
 /// How often a try looks again when others come in between its look and its grab. Each time somebody else did get in.
 const TRIES: usize = 16;
@@ -23,6 +23,16 @@ pub(crate) struct Entry {
     pub(crate) session: Arc<Session>,
 }
 
+impl Entry {
+    fn new(key: Vec<u8>, created: i64, session: &Arc<Session>) -> Self {
+        Self {
+            key,
+            created,
+            session: session.clone(),
+        }
+    }
+}
+
 /// What a hold needs to be found again.
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -30,17 +40,6 @@ pub(crate) struct Held {
     pub(crate) created: i64,
     pub(crate) lease: i64,
     pub(crate) label: String,
-}
-
-/// Where an entry stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// It holds. Those who wait for permits behind it want to know.
-    Holds { followed: bool },
-    /// It waits until this changes.
-    Behind(Watched),
-    /// Somebody removed it.
-    Gone,
 }
 
 /// One trip of an attempt found its answer, or the lease gone.
@@ -52,11 +51,17 @@ enum Sent {
 impl EtcdBackend {
     /// Takes the lock if nobody stands in the way; leaves no entry otherwise.
     pub(crate) async fn try_enter(&self, request: &Request) -> Result<Attempt, Trouble> {
+        let outcome = self.try_to_hold(request).await;
+        self.leave_nothing(request, outcome).await
+    }
+
+    async fn try_to_hold(&self, request: &Request) -> Result<Attempt, Trouble> {
         let lock = self.keys.lock(request.name());
         let mut looked_at = None;
         for _ in 0..TRIES {
             let session = self.sessions.usable().await?;
-            let mut txn = self.entry_txn(request, &lock, &session);
+            let key = self.attempts.seat(request, &lock, session.id)?;
+            let mut txn = self.entry_txn(request, &key, &session);
             match looked_at {
                 // Nobody is there, or nobody whom this mode minds.
                 None if request.mode() == Mode::Shared => {
@@ -74,16 +79,17 @@ impl EtcdBackend {
                 Sent::LeaseGone => continue,
             };
             if answer.succeeded {
-                let entry = self.entry(request, &lock, answer.revision, &session);
+                let entry = Entry::new(key, answer.revision, &session);
                 return Ok(self.held(request, entry));
             }
-            if let Some(own) = self.own_entry(&answer, &session)? {
+            if let Some(own) = own_entry(request, &answer, &session)? {
                 // The same attempt again.
-                let (place, _) = self.place(request, &own, None).await?;
-                if matches!(place, Place::Holds { .. }) {
+                let place = self.place(request, &own, None).await;
+                if let Place::Holds { .. } = place.map_err(Trouble::in_doubt)?.0 {
                     return Ok(self.held(request, own));
                 }
-                self.remove(request.attempt(), &own.key).await?;
+                let removed = self.remove(request.attempt(), &own.key, None).await;
+                removed.map_err(Trouble::in_doubt)?;
                 return Ok(busy());
             }
             if request.mode() == Mode::Exclusive {
@@ -101,6 +107,11 @@ impl EtcdBackend {
 
     /// Takes the lock, or a place in the queue and waits there.
     pub(crate) async fn enter(&self, request: &Request) -> Result<Attempt, Trouble> {
+        let outcome = self.hold_or_wait(request).await;
+        self.leave_nothing(request, outcome).await
+    }
+
+    async fn hold_or_wait(&self, request: &Request) -> Result<Attempt, Trouble> {
         let (entry, place, seen) = self.enqueue(request).await?;
         match place {
             Place::Holds { .. } => Ok(self.held(request, entry)),
@@ -117,7 +128,8 @@ impl EtcdBackend {
         let mode = request.mode();
         for _ in 0..TRIES {
             let session = self.sessions.usable().await?;
-            let mut txn = self.entry_txn(request, &lock, &session);
+            let key = self.attempts.seat(request, &lock, session.id)?;
+            let mut txn = self.entry_txn(request, &key, &session);
             if let Mode::Permit { limit } = mode {
                 txn.when.extend(lock.other_permits(limit).map(When::NoneIn));
                 let one = Query::newest(lock.permits(), 1);
@@ -129,12 +141,13 @@ impl EtcdBackend {
                 Sent::LeaseGone => continue,
             };
             if answer.succeeded {
-                let entry = self.entry(request, &lock, answer.revision, &session);
+                let entry = Entry::new(key, answer.revision, &session);
                 let place = self.judge(mode, &lock, &entry, answer.rows(0));
                 return Ok((entry, place, answer.revision));
             }
-            if let Some(own) = self.own_entry(&answer, &session)? {
-                let (place, seen) = self.place(request, &own, None).await?;
+            if let Some(own) = own_entry(request, &answer, &session)? {
+                let place = self.place(request, &own, None).await;
+                let (place, seen) = place.map_err(Trouble::in_doubt)?;
                 return Ok((own, place, seen));
             }
             let used = queue::read_all(&self.keys, answer.rows(2));
@@ -144,24 +157,49 @@ impl EtcdBackend {
         Err(Trouble::session_ended())
     }
 
+    /// An attempt that ends without the lock leaves nothing that could take effect later, or says that it may (C13).
+    async fn leave_nothing(
+        &self,
+        request: &Request,
+        outcome: Result<Attempt, Trouble>,
+    ) -> Result<Attempt, Trouble> {
+        let attempt = request.attempt();
+        let doubt = self.attempts.doubt(attempt).is_some();
+        match outcome {
+            Ok(Attempt::Held(lease)) => Ok(Attempt::Held(lease)),
+            Err(trouble) if trouble.sent => Err(trouble),
+            Err(trouble) if doubt && !trouble.lease_gone => Err(trouble.in_doubt()),
+            Ok(busy) if doubt => {
+                if let Some(key) = self.attempts.key(attempt) {
+                    let removed = self.remove(attempt, &key, None).await;
+                    removed.map_err(Trouble::in_doubt)?;
+                }
+                Ok(busy)
+            }
+            nothing => {
+                self.attempts.over(attempt);
+                nothing
+            }
+        }
+    }
+
     /// Puts the entry, unless it is there or the attempt was abandoned. A caller may add conditions and questions; the
     /// first two questions of the other branch are for the own entry and the mark.
-    fn entry_txn(&self, request: &Request, lock: &LockKeys, session: &Session) -> Txn {
-        let attempt = request.attempt().to_string();
-        let key = lock.entry(request.mode(), &attempt);
-        let mark = self.keys.abandoned(&attempt);
+    fn entry_txn(&self, request: &Request, key: &[u8], session: &Session) -> Txn {
+        let attempt = request.attempt();
+        let mark = self.keys.abandoned(&attempt.to_string());
         Txn {
             when: vec![
                 When::NoneIn(Range::key(&mark)),
-                When::NoneIn(Range::key(&key)),
+                When::NoneIn(Range::key(key)),
             ],
             then: vec![Step::Put {
-                key: key.clone(),
-                value: queue::value(request.mode(), request.label()),
+                key: key.to_vec(),
+                value: queue::value(attempt, request.mode(), request.label()),
                 lease: session.id,
             }],
             or_else: vec![
-                Step::Get(Query::one(&key)),
+                Step::Get(Query::one(key)),
                 Step::Get(Query::one(&mark).keys_only()),
             ],
             local: false,
@@ -175,134 +213,28 @@ impl EtcdBackend {
         session: &Session,
         txn: &Txn,
     ) -> Result<Sent, Trouble> {
-        self.attempts.check(attempt)?;
-        let doubt_before = self.attempts.doubt(attempt).is_some();
-        self.attempts.sending(attempt, session.id);
+        let doubt_before = self.attempts.sending(attempt);
         let (told, kept) = if session.is_due() {
             tokio::join!(self.link.txn(txn), self.sessions.keep_if_due(session))
         } else {
             (self.link.txn(txn).await, Ok(()))
         };
-        // The lease ended, and with it what the request may have put.
+        // The lease ended, and with it what this request or an earlier one may have put, or may yet try to.
         let lease_gone = matches!(&told, Err(trouble) if trouble.lease_gone)
             || matches!(&kept, Err(trouble) if trouble.lease_gone);
         let open = match &told {
             Ok(told) => told.doubt,
             Err(trouble) => trouble.sent,
         };
-        if !doubt_before && (lease_gone || !open) {
-            self.attempts.settled(attempt);
-        }
         if lease_gone {
             session.end();
+            self.attempts.over(attempt);
             return Ok(Sent::LeaseGone);
         }
+        if !doubt_before && !open {
+            self.attempts.settled(attempt);
+        }
         Ok(Sent::Answer(Box::new(told?.value)))
-    }
-
-    fn entry(
-        &self,
-        request: &Request,
-        lock: &LockKeys,
-        created: i64,
-        session: &Arc<Session>,
-    ) -> Entry {
-        Entry {
-            key: lock.entry(request.mode(), &request.attempt().to_string()),
-            created,
-            session: session.clone(),
-        }
-    }
-
-    /// The entry that the attempt has already, from the first questions of [`entry_txn`](Self::entry_txn)'s other branch.
-    fn own_entry(&self, answer: &Answer, session: &Arc<Session>) -> Result<Option<Entry>, Trouble> {
-        if !answer.rows(1).is_empty() {
-            return Err(Trouble::new(
-                ErrorKind::Store,
-                "this attempt was abandoned: make a new one",
-            )
-            .unsent());
-        }
-        let Some(own) = answer.rows(0).first() else {
-            return Ok(None);
-        };
-        if own.lease != session.id {
-            // It hangs on a lease that is over for us; nobody may count on it.
-            return Err(Trouble::session_ended().in_doubt());
-        }
-        Ok(Some(Entry {
-            key: own.key.clone(),
-            created: own.created,
-            session: session.clone(),
-        }))
-    }
-
-    /// Looks where an entry stands: at one server, which has seen what matters, or at the whole cluster.
-    pub(crate) async fn place(
-        &self,
-        request: &Request,
-        entry: &Entry,
-        at: Option<usize>,
-    ) -> Result<(Place, i64), Trouble> {
-        let lock = self.keys.lock(request.name());
-        let mode = request.mode();
-        let txn = Txn {
-            when: vec![When::CreatedAt(entry.key.clone(), entry.created)],
-            then: vec![Step::Get(question(mode, &lock, Some(entry.created)))],
-            or_else: Vec::new(),
-            local: at.is_some(),
-        };
-        let answer = match at {
-            Some(node) => self.link.txn_at(node, &txn).await?,
-            None => self.link.txn(&txn).await?.value,
-        };
-        let place = if answer.succeeded {
-            self.judge(mode, &lock, entry, answer.rows(0))
-        } else {
-            Place::Gone
-        };
-        Ok((place, answer.revision))
-    }
-
-    /// Reads the answer to [`question`].
-    fn judge(&self, mode: Mode, lock: &LockKeys, entry: &Entry, rows: &[Row]) -> Place {
-        let before = rows.iter().find(|row| row.key != entry.key);
-        match mode {
-            Mode::Exclusive => match before {
-                Some(row) => Place::Behind(Watched::end_of(&row.key)),
-                None => Place::Holds { followed: false },
-            },
-            Mode::Shared => match before {
-                // A writer that has become a reader holds, so no other writer is before it.
-                Some(row) if queue::mode_of(&row.value) != Some(Mode::Shared) => {
-                    Place::Behind(Watched::change_of(&row.key))
-                }
-                _ => Place::Holds { followed: false },
-            },
-            Mode::Permit { limit } => self.judge_permit(limit as usize, lock, entry, rows),
-        }
-    }
-
-    fn judge_permit(&self, limit: usize, lock: &LockKeys, entry: &Entry, rows: &[Row]) -> Place {
-        let queue = queue::read_all(&self.keys, rows);
-        let rank = queue
-            .iter()
-            .take_while(|ticket| ticket.created < entry.created);
-        let before: Vec<_> = rank.collect();
-        let stranger = before
-            .iter()
-            .rfind(|ticket| !matches!(ticket.mode, Mode::Permit { .. }));
-        if let Some(stranger) = stranger {
-            return Place::Behind(Watched::end_of(&stranger.key));
-        }
-        match before.last() {
-            // The first who waits watches the holders; the others watch for the one before them to move up.
-            Some(_) if before.len() == limit => Place::Behind(Watched::end_in(lock.permits())),
-            Some(last) if before.len() > limit => Place::Behind(Watched::change_of(&last.key)),
-            _ => Place::Holds {
-                followed: queue.len() > before.len() + 1,
-            },
-        }
     }
 
     pub(crate) fn held(&self, request: &Request, entry: Entry) -> Attempt {
@@ -322,18 +254,27 @@ impl EtcdBackend {
     }
 }
 
-/// Who stands in the way: of one that was just put, and is the newest, or of one that was put at a revision.
-fn question(mode: Mode, lock: &LockKeys, created: Option<i64>) -> Query {
-    let query = match mode {
-        Mode::Exclusive => {
-            // The newest may be the asking entry itself.
-            let enough = if created.is_some() { 1 } else { 2 };
-            Query::newest(lock.all(), enough).keys_only()
-        }
-        Mode::Shared => Query::newest(lock.writers_and_permits(), 1),
-        Mode::Permit { .. } => return Query::queue(lock.all()),
+/// The entry that the attempt has already, from the first questions of [`entry_txn`](EtcdBackend::entry_txn)'s other branch.
+fn own_entry(
+    request: &Request,
+    answer: &Answer,
+    session: &Arc<Session>,
+) -> Result<Option<Entry>, Trouble> {
+    if !answer.rows(1).is_empty() {
+        return Err(abandoned());
+    }
+    let Some(own) = answer.rows(0).first() else {
+        return Ok(None);
     };
-    query.created_before(created.unwrap_or_default())
+    if !queue::is_of(&own.value, request.attempt()) {
+        // Nobody else uses this client's keys, unless somebody put it there by hand.
+        return Err(Trouble::new(
+            ErrorKind::Store,
+            "the key for this attempt is there already, and is not of this client",
+        )
+        .unsent());
+    }
+    Ok(Some(Entry::new(own.key.clone(), own.created, session)))
 }
 
 pub(crate) fn busy() -> Attempt {

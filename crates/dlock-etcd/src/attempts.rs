@@ -1,12 +1,14 @@
-//! What this client knows about its own attempts: which may still have a request under way, and which were given up.
+//! What this client knows about its own attempts: the key of each, which may still have a request under way, and which were given up.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use dlock_core::{AttemptId, ErrorKind};
+use dlock_core::{AttemptId, ErrorKind, Name, Request};
 
 use crate::error::Trouble;
+use crate::key::LockKeys;
+use crate::slots::Slots;
 
 /// How many abandoned attempts are remembered here. Only this client sends requests of its attempts.
 const REMEMBERED: usize = 4096;
@@ -18,13 +20,23 @@ pub(crate) struct Attempts(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Attempts of which a request may still reach the store, and the lease it would put their entry under.
-    in_doubt: HashMap<AttemptId, i64>,
+    /// The attempts of which something is in the store, or may come there.
+    seats: HashMap<AttemptId, Seat>,
+    slots: Slots,
     refused: HashSet<AttemptId>,
     refused_in_order: VecDeque<AttemptId>,
-    /// Writers that became readers: their key still says writer.
-    downgraded: HashSet<AttemptId>,
     marks: VecDeque<(Instant, i64, Vec<u8>)>,
+}
+
+/// The key of an attempt's entry. No other attempt has it until this one is over.
+#[derive(Debug)]
+struct Seat {
+    name: Name,
+    lease: i64,
+    slot: u32,
+    key: Vec<u8>,
+    /// Whether a request of the attempt may still reach the store.
+    in_doubt: bool,
 }
 
 impl Attempts {
@@ -32,31 +44,65 @@ impl Attempts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses an attempt that was given up, without asking the store.
-    pub(crate) fn check(&self, attempt: AttemptId) -> Result<(), Trouble> {
-        if self.known().refused.contains(&attempt) {
-            return Err(Trouble::new(
-                ErrorKind::Store,
-                "this attempt was abandoned: make a new one",
-            )
-            .unsent());
+    /// The key for the entry of an attempt: always the same one, also when it is sent again (C15). Refuses an attempt that was given up,
+    /// without asking the store.
+    pub(crate) fn seat(
+        &self,
+        request: &Request,
+        lock: &LockKeys,
+        lease: i64,
+    ) -> Result<Vec<u8>, Trouble> {
+        let attempt = request.attempt();
+        let mut known = self.known();
+        if known.refused.contains(&attempt) {
+            return Err(abandoned());
         }
-        Ok(())
+        if let Some(seat) = known.seats.get(&attempt) {
+            if seat.lease != lease {
+                // It may hang on a lease that is over for us; nobody may count on it.
+                return Err(Trouble::session_ended().in_doubt());
+            }
+            return Ok(seat.key.clone());
+        }
+        let slot = known.slots.take(lease, request.name());
+        let key = lock.entry(request.mode(), lease, slot);
+        let seat = Seat {
+            name: request.name().clone(),
+            lease,
+            slot,
+            key: key.clone(),
+            in_doubt: false,
+        };
+        known.seats.insert(attempt, seat);
+        Ok(key)
     }
 
-    /// A request that may put an entry goes out. It is in doubt until [`settled`](Self::settled), also if its future is dropped.
-    pub(crate) fn sending(&self, attempt: AttemptId, lease: i64) {
-        self.known().in_doubt.insert(attempt, lease);
+    /// A request that may put an entry goes out. It is in doubt until [`settled`](Self::settled), also if its future is dropped. Tells
+    /// whether an earlier one is.
+    pub(crate) fn sending(&self, attempt: AttemptId) -> bool {
+        let mut known = self.known();
+        let seat = known.seats.get_mut(&attempt);
+        seat.is_some_and(|seat| std::mem::replace(&mut seat.in_doubt, true))
     }
 
     /// All requests of the attempt were answered.
     pub(crate) fn settled(&self, attempt: AttemptId) {
-        self.known().in_doubt.remove(&attempt);
+        if let Some(seat) = self.known().seats.get_mut(&attempt) {
+            seat.in_doubt = false;
+        }
     }
 
     /// The lease under which a late request of this attempt would put its entry.
     pub(crate) fn doubt(&self, attempt: AttemptId) -> Option<i64> {
-        self.known().in_doubt.get(&attempt).copied()
+        let known = self.known();
+        let seat = known.seats.get(&attempt).filter(|seat| seat.in_doubt);
+        seat.map(|seat| seat.lease)
+    }
+
+    /// The key that belongs to this attempt alone; `None` when it is over.
+    pub(crate) fn key(&self, attempt: AttemptId) -> Option<Vec<u8>> {
+        let known = self.known();
+        known.seats.get(&attempt).map(|seat| seat.key.clone())
     }
 
     pub(crate) fn refuse(&self, attempt: AttemptId) {
@@ -72,19 +118,12 @@ impl Attempts {
         }
     }
 
-    pub(crate) fn downgraded(&self, attempt: AttemptId) {
-        self.known().downgraded.insert(attempt);
-    }
-
-    pub(crate) fn was_downgraded(&self, attempt: AttemptId) -> bool {
-        self.known().downgraded.contains(&attempt)
-    }
-
-    /// Nothing of the attempt is in the store, and nothing will come.
+    /// Nothing of the attempt is in the store, and nothing will come: its key is free for another.
     pub(crate) fn over(&self, attempt: AttemptId) {
         let mut known = self.known();
-        known.in_doubt.remove(&attempt);
-        known.downgraded.remove(&attempt);
+        if let Some(seat) = known.seats.remove(&attempt) {
+            known.slots.give_back(seat.lease, &seat.name, seat.slot);
+        }
     }
 
     /// A mark was put under this lease.
@@ -109,20 +148,43 @@ impl Attempts {
     }
 }
 
+pub(crate) fn abandoned() -> Trouble {
+    Trouble::new(
+        ErrorKind::Store,
+        "this attempt was abandoned: make a new one",
+    )
+    .unsent()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use dlock_core::{Mode, SystemClock};
+
     use super::*;
+    use crate::key::Keys;
+
+    fn request() -> Request {
+        let name = Name::new("a").expect("a name");
+        Request::new(name, Mode::Exclusive, Arc::new(SystemClock))
+    }
+
+    fn seat(attempts: &Attempts, request: &Request, lease: i64) -> Result<Vec<u8>, Trouble> {
+        let lock = Keys::new("p").lock(request.name());
+        attempts.seat(request, &lock, lease)
+    }
 
     #[test]
     fn abandoned_attempts_are_refused_and_forgotten_in_order() {
         let attempts = Attempts::default();
-        let first = AttemptId::new();
-        attempts.refuse(first);
-        assert!(attempts.check(first).is_err());
+        let first = request();
+        attempts.refuse(first.attempt());
+        assert!(seat(&attempts, &first, 1).is_err());
         for _ in 0..REMEMBERED {
             attempts.refuse(AttemptId::new());
         }
-        assert!(attempts.check(first).is_ok());
+        assert!(seat(&attempts, &first, 1).is_ok());
         assert_eq!(attempts.known().refused.len(), REMEMBERED);
     }
 
@@ -137,10 +199,42 @@ mod tests {
 
     #[test]
     fn doubt_lasts_until_it_is_settled() {
-        let (attempts, id) = (Attempts::default(), AttemptId::new());
-        attempts.sending(id, 7);
+        let (attempts, request) = (Attempts::default(), request());
+        let id = request.attempt();
+        seat(&attempts, &request, 7).expect("a seat");
+        assert!(!attempts.sending(id));
+        assert!(attempts.sending(id));
         assert_eq!(attempts.doubt(id), Some(7));
         attempts.settled(id);
         assert_eq!(attempts.doubt(id), None);
+    }
+
+    #[test]
+    fn a_key_is_used_again_when_its_attempt_is_over_and_not_before() {
+        let attempts = Attempts::default();
+        let (first, second, third) = (request(), request(), request());
+        let key = seat(&attempts, &first, 7).expect("a seat");
+        assert_eq!(seat(&attempts, &first, 7).expect("the same"), key);
+        let other = seat(&attempts, &second, 7).expect("a seat");
+        assert_ne!(other, key);
+        attempts.over(first.attempt());
+        assert_eq!(attempts.key(first.attempt()), None);
+        assert_eq!(seat(&attempts, &third, 7).expect("a seat"), key);
+        // A word from the past changes nothing.
+        attempts.over(first.attempt());
+        assert_eq!(attempts.key(third.attempt()), Some(key));
+        attempts.over(second.attempt());
+        attempts.over(third.attempt());
+        assert!(attempts.known().seats.is_empty() && attempts.known().slots.is_empty());
+    }
+
+    #[test]
+    fn an_attempt_never_has_entries_under_two_leases() {
+        let (attempts, request) = (Attempts::default(), request());
+        seat(&attempts, &request, 7).expect("a seat");
+        let trouble = seat(&attempts, &request, 8).expect_err("another lease");
+        assert!(trouble.sent, "the first entry may be there");
+        attempts.over(request.attempt());
+        assert!(seat(&attempts, &request, 8).is_ok());
     }
 }

@@ -36,15 +36,16 @@ impl EtcdBackend {
         let sessions = Sessions::start(link.clone(), config.session, limit)
             .await
             .map_err(|trouble| {
-                // A server that expects TLS hangs up on the first plain bytes, and the other way round; its word about a client's
-                // certificate can come too late to be seen.
+                // A server that expects TLS, or knows HTTP/1 alone, hangs up on the first bytes, and so does one that expects none; its
+                // word about them, or about a client's certificate, can come too late to be seen.
                 let hung_up = trouble.kind == ErrorKind::Unreachable && !trouble.refused;
                 match config.tls {
                     _ if !hung_up => trouble,
                     true => trouble.hint(
                         "if the server does without TLS, write etcd://; if it asks for a client certificate, give one that it trusts",
                     ),
-                    false => trouble.hint("if the server wants TLS, write etcds://"),
+                    false => trouble
+                        .hint("is it the right port? if the server wants TLS, write etcds://"),
                 }
             })?;
         Ok(Self {

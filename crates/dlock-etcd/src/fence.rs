@@ -1,6 +1,6 @@
 //! The token is the create revision of the hold's own key: etcd counts one revision for all keys, so it increases strictly (C11).
 
-use dlock_core::{AttemptId, Guard, Mode};
+use dlock_core::{AttemptId, Guard};
 use uuid::Uuid;
 
 use crate::EtcdBackend;
@@ -41,15 +41,11 @@ impl EtcdBackend {
     /// The comparison for a hold that this backend made; `None` for a guard of several locks.
     pub fn fence(&self, guard: &Guard) -> Option<Fence> {
         let create_revision = i64::try_from(guard.token()?.get()).ok()?;
-        let attempt = guard.owner_id();
-        let id = AttemptId::from(Uuid::parse_str(&attempt).ok()?);
-        let mode = if self.attempts.was_downgraded(id) {
-            Mode::Exclusive
-        } else {
-            guard.mode()
-        };
+        let attempt = AttemptId::from(Uuid::parse_str(&guard.owner_id()).ok()?);
+        let key = self.attempts.key(attempt);
         Some(Fence {
-            key: self.keys.lock(&guard.name()).entry(mode, &attempt),
+            // Of a hold that is over, the comparison must fail for ever.
+            key: key.unwrap_or_else(|| self.keys.lock(&guard.name()).nobody()),
             create_revision,
         })
     }

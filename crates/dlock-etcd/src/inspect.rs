@@ -9,10 +9,7 @@ use futures::future::join_all;
 use crate::EtcdBackend;
 use crate::error::Trouble;
 use crate::queue::{self, Ticket};
-use crate::txn::{Query, Step, Txn};
-
-/// A server takes at most 128 steps in a transaction.
-const STEPS: usize = 100;
+use crate::txn::{Query, Step, Txn, When};
 
 impl EtcdBackend {
     async fn queue_of(&self, name: &Name) -> Result<Vec<Ticket>, Trouble> {
@@ -57,17 +54,27 @@ impl EtcdBackend {
             if holders.is_empty() {
                 return Ok(false);
             }
-            let mut deleted = 0;
-            for some in holders.chunks(STEPS) {
-                let steps = some.iter().map(|ticket| Step::Delete(ticket.key.clone()));
-                let told = self.link.txn(&Txn::of(steps.collect())).await?;
-                // After a lost answer the keys may be gone by our own hand.
-                deleted += told.value.deleted + i64::from(told.doubt);
+            let broken = join_all(holders.iter().map(|ticket| self.take_away(ticket))).await;
+            let mut deleted = false;
+            for broken in broken {
+                deleted |= broken?;
             }
-            if deleted > 0 {
+            if deleted {
                 return Ok(true);
             }
         }
+    }
+
+    /// Removes this very entry: its key may be another's by now.
+    async fn take_away(&self, ticket: &Ticket) -> Result<bool, Trouble> {
+        let txn = Txn {
+            when: vec![When::CreatedAt(ticket.key.clone(), ticket.created)],
+            then: vec![Step::Delete(ticket.key.clone())],
+            ..Txn::default()
+        };
+        let told = self.link.txn(&txn).await?;
+        // After a lost answer it may be gone by our own hand.
+        Ok(told.value.succeeded || told.doubt)
     }
 }
 

@@ -2,13 +2,14 @@
 //!
 //! | key | what it is |
 //! |---|---|
-//! | `PREFIX/NAME/r/ATTEMPT` | a reader |
-//! | `PREFIX/NAME/w/ATTEMPT` | a writer: an exclusive lock; after a downgrade its value says `shared` |
-//! | `PREFIX/NAME/x/LIMIT/ATTEMPT` | a permit of `LIMIT` |
+//! | `PREFIX/NAME/r/LEASE-SLOT` | a reader |
+//! | `PREFIX/NAME/w/LEASE-SLOT` | a writer: an exclusive lock; after a downgrade its value says `shared` |
+//! | `PREFIX/NAME/x/LIMIT/LEASE-SLOT` | a permit of `LIMIT` |
 //! | `PREFIX/!/ATTEMPT` | an attempt that was abandoned: a late request of it must fail |
 //!
-//! The classes are in this order so that each mode can name those that stand in its way by one range. The key holds the
-//! attempt and not the lease: an abandoned attempt is found without knowing which lease it was sent with.
+//! The classes are in this order so that each mode can name those that stand in its way by one range. The lease is the client's, in
+//! hexadecimal digits; the slot is a small number that is used again (see `slots.rs`), so the key alone does not tell whose entry it is:
+//! the value begins with the attempt, and the create revision is unique.
 
 use dlock_core::{Mode, Name};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
@@ -56,8 +57,8 @@ impl Keys {
         format!("{}!/{attempt}", self.root).into_bytes()
     }
 
-    /// The name and the attempt in an entry's key; `None` for keys that are not entries.
-    pub(crate) fn parse(&self, key: &[u8]) -> Option<(Name, String)> {
+    /// The name in an entry's key; `None` for keys that are not entries.
+    pub(crate) fn parse(&self, key: &[u8]) -> Option<Name> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix(&self.root)?;
         let mut parts = rest.split('/');
         let name = percent_decode_str(parts.next()?).decode_utf8().ok()?;
@@ -65,24 +66,29 @@ impl Keys {
         if class == "x" {
             parts.next()?;
         }
-        let attempt = parts.next()?;
+        let _place = parts.next()?;
         if !matches!(class, "r" | "w" | "x") || parts.next().is_some() {
             return None;
         }
-        Some((Name::new(name).ok()?, attempt.to_owned()))
+        Name::new(name).ok()
     }
 }
 
 impl LockKeys {
-    /// The entry of one attempt.
-    pub(crate) fn entry(&self, mode: Mode, attempt: &str) -> Vec<u8> {
+    /// An entry of the client with this lease.
+    pub(crate) fn entry(&self, mode: Mode, lease: i64, slot: u32) -> Vec<u8> {
         let root = &self.root;
         match mode {
-            Mode::Shared => format!("{root}r/{attempt}"),
-            Mode::Exclusive => format!("{root}w/{attempt}"),
-            Mode::Permit { limit } => format!("{root}x/{limit}/{attempt}"),
+            Mode::Shared => format!("{root}r/{lease:x}-{slot}"),
+            Mode::Exclusive => format!("{root}w/{lease:x}-{slot}"),
+            Mode::Permit { limit } => format!("{root}x/{limit}/{lease:x}-{slot}"),
         }
         .into_bytes()
+    }
+
+    /// A key that no entry ever has.
+    pub(crate) fn nobody(&self) -> Vec<u8> {
+        format!("{}w/", self.root).into_bytes()
     }
 
     /// Everybody.
@@ -127,11 +133,11 @@ mod tests {
     #[test]
     fn keys_read_well() {
         let lock = Keys::new("dlock").lock(&name("stock:42/a b"));
-        let entry = |mode| String::from_utf8(lock.entry(mode, "id")).expect("text");
-        assert_eq!(entry(Mode::Exclusive), "dlock/stock:42%2Fa%20b/w/id");
-        assert_eq!(entry(Mode::Shared), "dlock/stock:42%2Fa%20b/r/id");
+        let entry = |mode| String::from_utf8(lock.entry(mode, 0xbee, 2)).expect("text");
+        assert_eq!(entry(Mode::Exclusive), "dlock/stock:42%2Fa%20b/w/bee-2");
+        assert_eq!(entry(Mode::Shared), "dlock/stock:42%2Fa%20b/r/bee-2");
         let permit = Mode::Permit { limit: 3 };
-        assert_eq!(entry(permit), "dlock/stock:42%2Fa%20b/x/3/id");
+        assert_eq!(entry(permit), "dlock/stock:42%2Fa%20b/x/3/bee-2");
     }
 
     #[test]
@@ -145,7 +151,7 @@ mod tests {
             ("!", "a"),
         ] {
             for mode in [Mode::Exclusive, Mode::Shared, Mode::Permit { limit: 1 }] {
-                let entry = keys.lock(&name(other)).entry(mode, "id");
+                let entry = keys.lock(&name(other)).entry(mode, 1, 0);
                 assert!(
                     !keys.lock(&name(one)).all().contains(&entry),
                     "{one} sees {other}"
@@ -159,7 +165,7 @@ mod tests {
         let lock = Keys::new("p").lock(&name("a"));
         for limit in [1, 2, 10, 11, 12, 21, 110, u32::MAX] {
             for other in [1, 2, 10, 11, 12, 21, 110, u32::MAX] {
-                let entry = lock.entry(Mode::Permit { limit: other }, "id");
+                let entry = lock.entry(Mode::Permit { limit: other }, 1, 0);
                 let seen = lock
                     .other_permits(limit)
                     .iter()
@@ -175,15 +181,15 @@ mod tests {
         fn keys_lead_back_to_names(text in "[^\\p{Cc}]{1,60}", prefix in "[a-z/]{1,8}") {
             let keys = Keys::new(&prefix);
             let name = name(&text);
-            let entry = keys.lock(&name).entry(Mode::Permit { limit: 7 }, "id");
-            prop_assert_eq!(keys.parse(&entry), Some((name, "id".to_owned())));
+            let entry = keys.lock(&name).entry(Mode::Permit { limit: 7 }, 1, 0);
+            prop_assert_eq!(keys.parse(&entry), Some(name));
         }
 
         #[test]
         fn a_prefix_of_a_name_finds_it(text in "[^\\p{Cc}]{1,60}", cut in 0usize..60) {
             let keys = Keys::new("p");
             let start: String = text.chars().take(cut).collect();
-            let entry = keys.lock(&name(&text)).entry(Mode::Shared, "id");
+            let entry = keys.lock(&name(&text)).entry(Mode::Shared, 1, 0);
             prop_assert!(keys.starting_with(&start).contains(&entry));
         }
     }

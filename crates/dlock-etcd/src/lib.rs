@@ -11,10 +11,12 @@ mod error;
 mod fence;
 mod inspect;
 mod key;
+mod place;
 mod queue;
 mod release;
 mod renew;
 mod session;
+mod slots;
 mod txn;
 mod wait;
 

@@ -1,6 +1,6 @@
 //! The queue of a lock as it stands in the store, and who of it holds: the one place that knows the rules (C18, C19).
 
-use dlock_core::{Mode, Name};
+use dlock_core::{AttemptId, Mode, Name};
 
 use crate::key::Keys;
 use crate::txn::Row;
@@ -18,39 +18,48 @@ pub(crate) struct Ticket {
     pub(crate) lease: i64,
 }
 
-/// Mode and label as an entry's value. Neither holds a line break.
-pub(crate) fn value(mode: Mode, label: &str) -> Vec<u8> {
+/// Attempt, mode and label as an entry's value. None of them holds a line break.
+pub(crate) fn value(attempt: AttemptId, mode: Mode, label: &str) -> Vec<u8> {
     let mode = match mode {
         Mode::Exclusive => "exclusive".to_owned(),
         Mode::Shared => "shared".to_owned(),
         Mode::Permit { limit } => format!("permit {limit}"),
     };
-    format!("{mode}\n{label}").into_bytes()
+    format!("{attempt}\n{mode}\n{label}").into_bytes()
+}
+
+/// What an entry's value says; `None` for one that somebody else put there.
+fn words(value: &[u8]) -> Option<(&str, Mode, &str)> {
+    let mut lines = std::str::from_utf8(value).ok()?.splitn(3, '\n');
+    let attempt = lines.next()?;
+    let mode = match lines.next()? {
+        "exclusive" => Mode::Exclusive,
+        "shared" => Mode::Shared,
+        permit => Mode::Permit {
+            limit: permit.strip_prefix("permit ")?.parse().ok()?,
+        },
+    };
+    Some((attempt, mode, lines.next()?))
 }
 
 /// The mode in an entry's value.
 pub(crate) fn mode_of(value: &[u8]) -> Option<Mode> {
-    let text = std::str::from_utf8(value).ok()?;
-    match text.split('\n').next()? {
-        "exclusive" => Some(Mode::Exclusive),
-        "shared" => Some(Mode::Shared),
-        permit => {
-            let limit = permit.strip_prefix("permit ")?.parse().ok()?;
-            Some(Mode::Permit { limit })
-        }
-    }
+    words(value).map(|(_, mode, _)| mode)
+}
+
+/// Whether an entry is of this attempt.
+pub(crate) fn is_of(value: &[u8], attempt: AttemptId) -> bool {
+    words(value).is_some_and(|(owner, ..)| owner == attempt.to_string())
 }
 
 impl Ticket {
     /// Reads an entry; `None` for keys that somebody else put there.
     pub(crate) fn read(keys: &Keys, row: &Row) -> Option<Self> {
-        let (name, attempt) = keys.parse(&row.key)?;
-        let text = String::from_utf8_lossy(&row.value);
-        let label = text.split_once('\n').map_or("", |(_, label)| label);
+        let (attempt, mode, label) = words(&row.value)?;
         Some(Self {
-            name,
-            attempt,
-            mode: mode_of(&row.value)?,
+            name: keys.parse(&row.key)?,
+            attempt: attempt.to_owned(),
+            mode,
             label: label.to_owned(),
             key: row.key.clone(),
             created: row.created,
@@ -119,10 +128,10 @@ mod tests {
             .iter()
             .zip(1..)
             .map(|(mode, created)| Row {
-                key: keys.lock(&name).entry(*mode, &created.to_string()),
-                value: value(*mode, "label"),
+                key: keys.lock(&name).entry(*mode, created, 0),
+                value: value(AttemptId::new(), *mode, "label"),
                 created,
-                lease: 1,
+                lease: created,
             })
             .collect();
         read_all(&keys, &rows)
@@ -157,12 +166,20 @@ mod tests {
     }
 
     #[test]
-    fn values_lead_back_to_modes() {
+    fn values_lead_back_to_attempts_modes_and_labels() {
+        let attempt = AttemptId::new();
         for mode in [W, R, P] {
-            assert_eq!(mode_of(&value(mode, "permit 9")), Some(mode));
+            let value = value(attempt, mode, "permit 9");
+            assert_eq!(mode_of(&value), Some(mode));
+            assert!(is_of(&value, attempt));
+            assert!(!is_of(&value, AttemptId::new()));
+            let read = words(&value).map(|(_, _, label)| label);
+            assert_eq!(read, Some("permit 9"));
         }
-        assert_eq!(mode_of(b"permit x\n"), None);
-        assert_eq!(mode_of(b"\xff"), None);
+        for foreign in [&b"id\npermit x\n"[..], b"\xff", b"", b"exclusive\nlabel"] {
+            assert_eq!(mode_of(foreign), None);
+            assert!(!is_of(foreign, attempt));
+        }
     }
 
     #[test]

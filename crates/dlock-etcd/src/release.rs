@@ -1,4 +1,4 @@
-//! Frees what is ours, and nothing else: an entry's key holds its attempt.
+//! Frees what is ours, and nothing else: a key may be another attempt's by now, so each removal compares whose it is (C6).
 
 use dlock_core::{AttemptId, Error, ErrorKind, Lease, Mode, Released, Request, Result};
 
@@ -6,7 +6,7 @@ use crate::EtcdBackend;
 use crate::acquire::Held;
 use crate::error::Trouble;
 use crate::queue;
-use crate::txn::{Step, Txn, When};
+use crate::txn::{Query, Row, Step, Txn, When};
 
 /// What a removal found.
 pub(crate) struct Removed {
@@ -16,47 +16,72 @@ pub(crate) struct Removed {
 }
 
 impl EtcdBackend {
-    /// Removes an entry. Of an attempt that may still have a request under way a mark stays, which makes that request fail.
-    pub(crate) async fn remove(&self, attempt: AttemptId, key: &[u8]) -> Result<Removed, Trouble> {
+    /// Removes the entry of an attempt, the one `created` at this revision if that is known. Of an attempt that may still have a request
+    /// under way a mark stays, which makes that request fail.
+    pub(crate) async fn remove(
+        &self,
+        attempt: AttemptId,
+        key: &[u8],
+        created: Option<i64>,
+    ) -> Result<Removed, Trouble> {
         let delete = Step::Delete(key.to_vec());
         let Some(lease) = self.attempts.doubt(attempt) else {
-            let removed = self.removed(vec![delete]).await?;
+            let ours = match created {
+                Some(created) => When::CreatedAt(key.to_vec(), created),
+                None => When::FirstLine(key.to_vec(), attempt.to_string()),
+            };
+            let txn = Txn {
+                when: vec![ours],
+                then: vec![delete],
+                ..Txn::default()
+            };
+            let told = self.link.txn(&txn).await?;
             self.attempts.over(attempt);
-            return Ok(removed);
+            return Ok(Removed {
+                found: told.value.succeeded,
+                doubt: told.doubt,
+            });
         };
         let mark = self.keys.abandoned(&attempt.to_string());
-        let mut steps = vec![
-            delete.clone(),
-            Step::Put {
-                key: mark.clone(),
-                value: Vec::new(),
-                lease,
-            },
-        ];
-        steps.extend(self.attempts.old_mark(lease).map(Step::Delete));
-        let removed = match self.removed(steps).await {
-            Ok(removed) => {
+        let mut marking = vec![Step::Put {
+            key: mark.clone(),
+            value: Vec::new(),
+            lease,
+        }];
+        marking.extend(self.attempts.old_mark(lease).map(Step::Delete));
+        // Whichever of its requests has put the entry, it goes.
+        let mut txn = Txn {
+            when: vec![When::FirstLine(key.to_vec(), attempt.to_string())],
+            then: vec![Step::Get(Query::one(key).keys_only()), delete],
+            ..Txn::default()
+        };
+        let without_mark = txn.clone();
+        txn.then.extend(marking.iter().cloned());
+        txn.or_else = marking;
+        let told = match self.link.txn(&txn).await {
+            Ok(told) => {
                 self.attempts.marked(lease, mark);
-                removed
+                told
             }
             // No lease, no late entry under it, and no need for a mark.
-            Err(trouble) if trouble.lease_gone => self.removed(vec![delete]).await?,
+            Err(trouble) if trouble.lease_gone => self.link.txn(&without_mark).await?,
             Err(trouble) => return Err(trouble),
         };
         self.attempts.over(attempt);
-        Ok(removed)
-    }
-
-    async fn removed(&self, steps: Vec<Step>) -> Result<Removed, Trouble> {
-        let told = self.link.txn(&Txn::of(steps)).await?;
+        let found = told.value.rows(0).first();
+        let as_known = |row: &Row| created.is_none_or(|created| row.created == created);
         Ok(Removed {
-            found: told.value.deleted > 0,
+            found: found.is_some_and(as_known),
             doubt: told.doubt,
         })
     }
 
     pub(crate) async fn free(&self, lease: &Lease) -> Result<Released> {
-        let removed = self.remove(lease.attempt(), &self.key_of(lease)).await?;
+        let Some(held) = lease.native::<Held>() else {
+            return Ok(Released::AlreadyLost);
+        };
+        let attempt = lease.attempt();
+        let removed = self.remove(attempt, &held.key, Some(held.created)).await?;
         match removed {
             Removed { found: true, .. } => Ok(Released::Freed),
             Removed { doubt: false, .. } => Ok(Released::AlreadyLost),
@@ -71,9 +96,10 @@ impl EtcdBackend {
     pub(crate) async fn give_up(&self, request: &Request) -> Result<()> {
         let attempt = request.attempt();
         self.attempts.refuse(attempt);
-        let lock = self.keys.lock(request.name());
-        let key = lock.entry(request.mode(), &attempt.to_string());
-        self.remove(attempt, &key).await?;
+        // Without a key nothing was sent, or it is known that nothing is left.
+        if let Some(key) = self.attempts.key(attempt) {
+            self.remove(attempt, &key, None).await?;
+        }
         Ok(())
     }
 
@@ -90,26 +116,15 @@ impl EtcdBackend {
             when: vec![When::CreatedAt(held.key.clone(), held.created)],
             then: vec![Step::Put {
                 key: held.key.clone(),
-                value: queue::value(Mode::Shared, &held.label),
+                value: queue::value(lease.attempt(), Mode::Shared, &held.label),
                 lease: held.lease,
             }],
             ..Txn::default()
         };
-        self.attempts.downgraded(lease.attempt());
         match self.link.txn(&txn).await {
             Ok(told) if told.value.succeeded => Ok(()),
             Err(trouble) if !trouble.lease_gone => Err(trouble.into()),
             _ => Err(lost()),
-        }
-    }
-
-    pub(crate) fn key_of(&self, lease: &Lease) -> Vec<u8> {
-        match lease.native::<Held>() {
-            Some(held) => held.key.clone(),
-            None => self
-                .keys
-                .lock(lease.name())
-                .entry(lease.mode(), &lease.attempt().to_string()),
         }
     }
 }

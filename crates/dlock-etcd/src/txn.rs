@@ -44,6 +44,8 @@ impl Range {
 pub(crate) enum When {
     /// The key exists and was created at this revision.
     CreatedAt(Vec<u8>, i64),
+    /// The key exists, and the first line of its value is this.
+    FirstLine(Vec<u8>, String),
     /// No key is there.
     NoneIn(Range),
     /// No key was created after this revision.
@@ -155,8 +157,6 @@ pub(crate) struct Answer {
     pub(crate) revision: i64,
     /// For each question of the branch, what was found.
     pub(crate) found: Vec<Vec<Row>>,
-    /// How many keys the deletions of the branch removed.
-    pub(crate) deleted: i64,
 }
 
 impl Answer {

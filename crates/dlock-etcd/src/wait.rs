@@ -5,8 +5,10 @@ use std::time::Duration;
 use dlock_core::{Attempt, Backoff, Moment, Request};
 
 use crate::EtcdBackend;
-use crate::acquire::{Entry, Place, busy, removed};
+use crate::acquire::{Entry, busy, removed};
+use crate::connect::{Seen, Watching};
 use crate::error::Trouble;
+use crate::place::{Near, Place};
 use crate::queue;
 use crate::txn::{Range, Step, Txn, When};
 
@@ -19,6 +21,8 @@ pub(crate) struct Watched {
     range: Range,
     /// Whether a new value counts too, or only the end.
     puts: bool,
+    /// Whether nobody else is before us: when it ends, we hold. Nobody can come before us later.
+    last: bool,
 }
 
 impl Watched {
@@ -27,13 +31,24 @@ impl Watched {
     }
 
     pub(crate) fn end_in(range: Range) -> Self {
-        Self { range, puts: false }
+        Self {
+            range,
+            puts: false,
+            last: false,
+        }
+    }
+
+    pub(crate) fn end_of_last(key: &[u8]) -> Self {
+        Self {
+            last: true,
+            ..Self::end_of(key)
+        }
     }
 
     pub(crate) fn change_of(key: &[u8]) -> Self {
         Self {
-            range: Range::key(key),
             puts: true,
+            ..Self::end_of(key)
         }
     }
 }
@@ -54,7 +69,8 @@ impl EtcdBackend {
                 biased;
                 moved = self.moved(request, &entry, &watched, seen) => moved,
                 () = at(request, request.deadline()) => {
-                    self.remove(request.attempt(), &entry.key).await?;
+                    let removed = self.remove(request.attempt(), &entry.key, Some(entry.created));
+                    removed.await.map_err(Trouble::in_doubt)?;
                     return Ok(busy());
                 }
             };
@@ -71,7 +87,8 @@ impl EtcdBackend {
                     backoff.reset();
                 }
                 Ok((Place::Gone, _)) => return Err(removed()),
-                Err(trouble) if trouble.lease_gone || !trouble.retryable => return Err(trouble),
+                Err(trouble) if trouble.lease_gone => return Err(trouble),
+                Err(trouble) if !trouble.retryable => return Err(trouble.in_doubt()),
                 Err(trouble) => {
                     // The place in the queue lives as long as the lease: a restart or an election does not cost it.
                     let now = request.now();
@@ -98,30 +115,44 @@ impl EtcdBackend {
         seen: i64,
     ) -> Result<(Place, i64), Trouble> {
         self.sessions.keep_if_due(&entry.session).await?;
-        let mut watch = self.link.watch(&watched.range, watched.puts).await?;
+        let mut watch = self
+            .link
+            .watch(Watching {
+                range: &watched.range,
+                puts: watched.puts,
+                own: watched.last.then_some(&entry.key),
+                seen,
+            })
+            .await?;
+        let node = watch.node;
         // Between the look and the watch something may have happened.
         if watch.since > seen {
-            let (place, revision) = self.place(request, entry, Some(watch.node)).await?;
+            let revision = watch.since;
+            let near = Near { node, revision };
+            let (place, revision) = self.place(request, entry, Some(near)).await?;
             if place != Place::Behind(watched.clone()) {
                 return Ok((place, revision));
             }
         }
         loop {
             let look_again = request.now() + self.recheck();
-            let at_node = tokio::select! {
+            let near = tokio::select! {
                 biased;
-                event = watch.event() => {
-                    event?;
+                event = watch.event() => match event? {
+                    // The end of our own entry would have been told before.
+                    Seen { own: false, revision } if watched.last => {
+                        return Ok((Place::Holds { followed: false }, revision));
+                    }
                     // This server has seen the event, so it knows enough: what is before us can only become less.
-                    Some(watch.node)
-                }
+                    Seen { revision, .. } => Some(Near { node, revision }),
+                },
                 () = request.clock().sleep_until(look_again) => {
                     // A watch can die in silence: the whole cluster is asked now and then.
                     self.sessions.keep_if_due(&entry.session).await?;
                     None
                 }
             };
-            let (place, revision) = self.place(request, entry, at_node).await?;
+            let (place, revision) = self.place(request, entry, near).await?;
             if place != Place::Behind(watched.clone()) {
                 return Ok((place, revision));
             }
@@ -147,7 +178,7 @@ impl EtcdBackend {
             when: vec![When::CreatedAt(entry.key.clone(), entry.created)],
             then: vec![Step::Put {
                 key: entry.key.clone(),
-                value: queue::value(request.mode(), request.label()),
+                value: queue::value(request.attempt(), request.mode(), request.label()),
                 lease: entry.session.id,
             }],
             ..Txn::default()

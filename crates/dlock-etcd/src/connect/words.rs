@@ -8,7 +8,7 @@ use etcd_client::{
 use crate::txn::{Answer, Order, Range, Row, Step, Txn, When};
 
 pub(super) fn to_client(txn: &Txn) -> ClientTxn {
-    let when: Vec<Compare> = txn.when.iter().map(compare).collect();
+    let when: Vec<Compare> = txn.when.iter().flat_map(compare).collect();
     let steps = |steps: &[Step]| -> Vec<TxnOp> {
         steps
             .iter()
@@ -21,7 +21,8 @@ pub(super) fn to_client(txn: &Txn) -> ClientTxn {
         .or_else(steps(&txn.or_else))
 }
 
-fn compare(when: &When) -> Compare {
+/// One comparison, or two.
+fn compare(when: &When) -> impl Iterator<Item = Compare> {
     let over = |range: &Range, op, revision| {
         let compare = Compare::create_revision(range.start.clone(), op, revision);
         if range.end.is_empty() {
@@ -30,16 +31,26 @@ fn compare(when: &When) -> Compare {
             compare.with_range(range.end.clone())
         }
     };
-    match when {
+    let (one, other) = match when {
         When::CreatedAt(key, revision) => {
-            Compare::create_revision(key.clone(), CompareOp::Equal, *revision)
+            let equal = Compare::create_revision(key.clone(), CompareOp::Equal, *revision);
+            (equal, None)
+        }
+        // A line break and more comes behind the line: that is greater than the line alone, and less than the line with the next higher byte.
+        When::FirstLine(key, line) => {
+            let longer = Compare::value(key.clone(), CompareOp::Greater, line.as_str());
+            let end = format!("{line}\u{b}");
+            let ends = Compare::value(key.clone(), CompareOp::Less, end);
+            (longer, Some(ends))
         }
         // A range without keys compares as one key that was created at 0; one with keys fails.
-        When::NoneIn(range) => over(range, CompareOp::Equal, 0),
+        When::NoneIn(range) => (over(range, CompareOp::Equal, 0), None),
         When::NoneSince(range, revision) => {
-            over(range, CompareOp::Less, revision.saturating_add(1))
+            let next = revision.saturating_add(1);
+            (over(range, CompareOp::Less, next), None)
         }
-    }
+    };
+    std::iter::once(one).chain(other)
 }
 
 fn operation(step: &Step, local: bool) -> TxnOp {
@@ -95,8 +106,7 @@ pub(super) fn answer(response: TxnResponse) -> Answer {
                 });
                 answer.found.push(rows.collect());
             }
-            TxnOpResponse::Delete(delete) => answer.deleted += delete.deleted(),
-            TxnOpResponse::Put(_) | TxnOpResponse::Txn(_) => {}
+            TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => {}
         }
     }
     answer
