@@ -41,6 +41,9 @@ pub(crate) fn opts(config: &Config, setup: &str) -> Opts {
 
 #[cfg(feature = "tls")]
 fn tls_opts(config: &Config) -> mysql_async::SslOpts {
+    // The client takes the process's cryptography, and panics if none is chosen and a further crate of the program has brought a
+    // second one. What the program has chosen stays.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let mut tls = mysql_async::SslOpts::default();
     if let Some(ca) = &config.ca {
         tls = tls
