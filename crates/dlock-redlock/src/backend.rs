@@ -145,7 +145,8 @@ impl Backend for Waiter {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
-        let open = self.asked.fetch_add(1, Ordering::Relaxed) % OPEN_VOTES == 0;
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        let open = asked.is_multiple_of(OPEN_VOTES);
         let gate = self.gate.filter(|_| !open);
         self.nodes.ask_once(request, gate).await
     }
