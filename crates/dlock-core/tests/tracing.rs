@@ -45,9 +45,10 @@ impl Log {
     fn line(&self, what: &str) -> String {
         let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         let mut lines = text.lines().filter(|line| line.contains(what));
-        let line = lines.next().map(str::to_owned);
+        let line = lines.next();
+        assert!(line.is_some(), "{what:?} is missing in\n{text}");
         assert_eq!(lines.next(), None, "{what:?} is there twice in\n{text}");
-        line.unwrap_or_else(|| panic!("{what:?} is missing in\n{text}"))
+        line.unwrap().to_owned()
     }
 }
 
