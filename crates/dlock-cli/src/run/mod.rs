@@ -51,14 +51,15 @@ pub(crate) async fn run(store: &Store, args: RunArgs) -> Outcome {
         acquired = acquire(&locks, &args) => Ok(acquired),
     };
     let guard = match acquired {
-        Ok(acquired) => match acquired? {
-            Some(guard) => guard,
-            None => return Err(not_acquired(&args)),
-        },
-        Err(number) => {
-            // Leaves the line, so that nobody waits behind us.
+        Ok(Ok(Some(guard))) => guard,
+        not_held => {
+            // Leaves the line, so that nobody waits behind us, and nothing of an attempt that failed in the middle.
             leave(&locks).await;
-            return Ok(exit::by_signal(number));
+            return match not_held {
+                Ok(Err(failure)) => Err(failure),
+                Ok(Ok(_)) => Err(not_acquired(&args)),
+                Err(number) => Ok(exit::by_signal(number)),
+            };
         }
     };
     let outcome = hold(&args, &url, limits, &mut signals, guard).await;
