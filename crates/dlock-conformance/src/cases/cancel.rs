@@ -230,6 +230,7 @@ async fn cancelled_work_frees(world: World) -> Result<()> {
     });
     tokio::time::sleep(IDLE).await;
     aborted.abort();
+    drop(aborted.await);
     world.expect_free(&name).await?;
     world.expect_quiet(&locks).await
 }
