@@ -10,7 +10,7 @@ mod redis_support;
 
 use std::time::{Duration, Instant};
 
-use dlock_core::{Released, Settings};
+use dlock_core::{HeldNow, Released, Settings};
 use integration_tests::{Direction, FaultProxy, Holder, RedisServer};
 use redis_support::*;
 
@@ -118,4 +118,33 @@ async fn a_grantee_silent_for_long_costs_no_more_than_a_waiter_lease() {
     assert!(start.elapsed() < seconds(3 + 2), "{:?}", start.elapsed());
     assert_eq!(granted.release().await.expect("release"), Released::Freed);
     lost.abort();
+}
+
+#[tokio::test]
+async fn a_waiter_that_was_cut_off_gives_its_place_up() {
+    let server = RedisServer::start().await.expect("redis");
+    let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
+    let mine = client(&server.url()).await;
+    let guard = lock(&mine, "a").await;
+    let url = format!("{}?waiter_lease=60s", through(&server, &proxy));
+    let settings = Settings::new().outage(Duration::from_millis(200));
+    let theirs = client_with(&url, settings).await;
+    let waiter = tokio::spawn({
+        let theirs = theirs.clone();
+        async move { theirs.mutex("a").expect("a name").lock().await }
+    });
+    waiting(&mine, "a", 1).await;
+    // It cannot ask any more, but its place in the queue is there: it could still be given the lock.
+    proxy.refuse();
+    proxy.reset_all().await;
+    let error = waiter.await.expect("a task").expect_err("cut off");
+    assert_ne!(error.held_now(), HeldNow::No, "{error}");
+    proxy.accept();
+    // Its client listens again, so a grant would be heard.
+    drop(lock(&theirs, "b").await);
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    drop(lock(&mine, "a").await);
+    mine.close().await.expect("close");
+    theirs.close().await.expect("close");
+    assert_eq!(residue(&server).await, Vec::<String>::new());
 }

@@ -242,6 +242,7 @@ impl Walk<'_> {
         self.let_others_go_first(turn.as_ref()).await;
         let mut backoff = Backoff::new(SHORTEST_RETRY, LONGEST_RETRY);
         let mut trouble_since = None;
+        let mut in_doubt = false;
         loop {
             let request = self.request();
             if let Some(turn) = &turn {
@@ -263,10 +264,18 @@ impl Walk<'_> {
                 Answer::Elapsed if request.is_contended() => return Ok(None),
                 Answer::Elapsed => return Err(self.unanswered()),
                 Answer::Failed(error) => {
-                    if error.held_now() == HeldNow::No {
+                    if error.held_now() != HeldNow::No {
+                        in_doubt = true;
+                        error
+                    } else {
                         doubt.strike();
+                        // An earlier attempt of this call may be held, until the reaper has undone it.
+                        if in_doubt {
+                            error.with_held(HeldNow::Unknown)
+                        } else {
+                            error
+                        }
                     }
-                    error
                 }
             };
             if self.patience == Patience::Try || !error.is_retryable() {

@@ -108,7 +108,7 @@ pub struct Request {
     lease: Duration,
     trip_timeout: Duration,
     deadline: Option<Moment>,
-    label: Arc<str>,
+    label: Option<Arc<str>>,
     clock: Arc<dyn Clock>,
     contended: AtomicBool,
 }
@@ -123,7 +123,7 @@ impl Request {
             lease: crate::settings::DEFAULT_LEASE,
             trip_timeout: crate::settings::DEFAULT_TRIP_TIMEOUT,
             deadline: None,
-            label: Arc::from(""),
+            label: None,
             clock,
             contended: AtomicBool::new(false),
         }
@@ -153,7 +153,7 @@ impl Request {
     /// Sets the holder's label.
     #[must_use]
     pub fn with_label(mut self, label: Arc<str>) -> Self {
-        self.label = label;
+        self.label = Some(label);
         self
     }
 
@@ -194,7 +194,7 @@ impl Request {
 
     /// Who holds, for people to read: program, host and process by default.
     pub fn label(&self) -> &str {
-        &self.label
+        self.label.as_deref().unwrap_or_default()
     }
 
     /// The clock's time now. Read it right before the request that starts the lease is sent.

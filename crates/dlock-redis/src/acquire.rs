@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Attempt, AttemptId, Busy, ErrorKind, Lease, Request};
+use dlock_core::{Attempt, AttemptId, Busy, ErrorKind, Lease, Mode, Request};
 
 use crate::backend::Store;
 use crate::config::Style;
@@ -11,6 +11,7 @@ use crate::connect::{Answer, Call, millis};
 use crate::error::Trouble;
 use crate::how::Attempt32;
 use crate::key::Keys;
+use crate::many::{Alone, Said, Way};
 
 /// How long a request of an abandoned attempt that is still under way is refused.
 pub(crate) const MEMORY: Duration = Duration::from_secs(60);
@@ -27,11 +28,89 @@ pub(crate) enum Reply {
     },
 }
 
-/// Kept with a hold of which a request may still be under way: its release must keep that from taking effect (C13).
+/// What became of the first step of an attempt.
 #[derive(Debug)]
-pub(crate) struct Stray;
+pub(crate) enum Begun {
+    Held(Lease),
+    /// It has to ask by itself.
+    Ask {
+        /// To be kept until the answer is there.
+        alone: Option<Alone>,
+        /// A request may still be under way.
+        stray: bool,
+    },
+}
+
+impl Begun {
+    const ASK: Self = Self::Ask {
+        alone: None,
+        stray: false,
+    };
+}
+
+/// Kept with a hold whose release must know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Past {
+    /// A request may still be under way: the release must keep it from taking effect (C13).
+    Stray,
+    /// Others wanted the lock too, so there is no short cut for its release.
+    Contended,
+}
 
 impl Store {
+    /// How an attempt begins: when many of this client ask at once they go together, and those whose lock is simply free have it.
+    pub(crate) async fn begin(&self, request: &Request) -> Result<Begun, Trouble> {
+        let many = self.many.as_ref();
+        let Some(many) = many.filter(|_| request.mode() == Mode::Exclusive) else {
+            return Ok(Begun::ASK);
+        };
+        // Read before the first byte is sent (C7).
+        let sent = request.now();
+        let way = many.take(|| {
+            (
+                self.keys.lock(request.name()),
+                self.how.holder(request.attempt(), request.label()),
+                self.how.lasts(request.lease()),
+            )
+        });
+        let place = match way {
+            Way::Alone(alone) => {
+                return Ok(Begun::Ask {
+                    alone: Some(alone),
+                    stray: false,
+                });
+            }
+            Way::Together(place) => place,
+        };
+        match place.answer(self.limit(request)).await {
+            Ok(Said::Taken(token)) => Ok(Begun::Held(Lease::new(request, sent).with_token(token))),
+            Ok(_) => Ok(Begun::ASK),
+            Err(trouble) if trouble.broken && trouble.sent => Ok(Begun::Ask {
+                alone: None,
+                stray: true,
+            }),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// An attempt that does not wait.
+    pub(crate) async fn attempt(&self, request: &Request) -> Result<Reply, Trouble> {
+        match self.begin(request).await? {
+            Begun::Held(lease) => Ok(Reply::Held(lease)),
+            Begun::Ask {
+                alone: _until_answered,
+                stray,
+            } => {
+                let reply = self.ask(request, "").await;
+                if stray {
+                    reply.map(Reply::astray).map_err(Trouble::in_doubt)
+                } else {
+                    reply
+                }
+            }
+        }
+    }
+
     /// Asks once; with an inbox, the attempt then stands in the queue if others hold the lock.
     pub(crate) async fn ask(&self, request: &Request, inbox: &str) -> Result<Reply, Trouble> {
         let key = self.keys.lock(request.name());
@@ -157,7 +236,7 @@ impl Reply {
     /// A request for it may still be under way.
     pub(crate) fn astray(self) -> Self {
         match self {
-            Self::Held(lease) => Self::Held(lease.with_native(Arc::new(Stray))),
+            Self::Held(lease) => Self::Held(lease.with_native(Arc::new(Past::Stray))),
             others => others,
         }
     }

@@ -15,6 +15,7 @@ use crate::connect::{Call, Link, millis};
 use crate::error::Trouble;
 use crate::how::{Attempt32, How};
 use crate::key::Keys;
+use crate::many::Many;
 use crate::script::Scripts;
 use crate::wait::Inbox;
 
@@ -32,7 +33,9 @@ pub struct RedisBackend {
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) config: Arc<Config>,
-    pub(crate) link: Link,
+    pub(crate) link: Arc<Link>,
+    /// For requests that can go together: neither plain locks nor a cluster, whose keys are at different nodes.
+    pub(crate) many: Option<Arc<Many>>,
     /// For acquires that wait for replicas: `WAIT` blocks its connection.
     pub(crate) acquires: Option<Link>,
     pub(crate) keys: Keys,
@@ -121,8 +124,11 @@ impl Store {
         let inbox = Arc::new(Inbox::default());
         let channel = keys.inbox(&Uuid::new_v4());
         let listens = (!plain).then(|| (inbox.clone(), channel.clone()));
+        let link = Arc::new(Link::new(config.clone(), listens));
+        let together = !plain && !config.is_cluster() && config.replicas == 0;
         Self {
-            link: Link::new(config.clone(), listens),
+            many: together.then(|| Many::new(link.clone(), config.answer_timeout)),
+            link,
             acquires: (config.replicas > 0).then(|| Link::new(config.clone(), None)),
             keys,
             scripts: if plain {
@@ -303,7 +309,7 @@ impl Backend for Polled {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
-        Ok(self.0.ask(request, "").await?.into())
+        Ok(self.0.attempt(request).await?.into())
     }
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {

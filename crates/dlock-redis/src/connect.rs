@@ -6,6 +6,7 @@ mod open;
 mod query;
 
 use std::fmt;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -75,7 +76,8 @@ impl Link {
                     error = trouble.message(),
                     "the connection broke, trying a new one"
                 );
-                let again = self.call_once(call, limit).await;
+                // In a box, like everything rare: the future of every call is as large as its largest part.
+                let again = Box::pin(self.call_once(call, limit)).await;
                 again
                     .map(|answer| (answer, true))
                     .map_err(Trouble::in_doubt)
@@ -84,12 +86,19 @@ impl Link {
         }
     }
 
-    async fn call_once(&self, call: &Call<'_>, limit: Duration) -> Result<Answer, Trouble> {
+    /// One trip, whatever comes of it.
+    pub(crate) async fn call_once(
+        &self,
+        call: &Call<'_>,
+        limit: Duration,
+    ) -> Result<Answer, Trouble> {
         let Current {
             mut connection,
             number,
         } = self.connection().await?;
-        let answer = self.within(limit, number, connection.run(call)).await?;
+        let answer = self
+            .within(limit, number, pin!(connection.run(call)))
+            .await?;
         Ok(answer.into())
     }
 
@@ -104,7 +113,10 @@ impl Link {
             mut connection,
             number,
         } = self.connection().await?;
-        let answer = Answer::from(self.within(limit, number, connection.run(call)).await?);
+        let answer = {
+            let trip = pin!(connection.run(call));
+            Answer::from(self.within(limit, number, trip).await?)
+        };
         if !worth_it(&answer) {
             return Ok((answer, 0));
         }
@@ -113,7 +125,7 @@ impl Link {
         let patience = self.config.replicas_timeout;
         wait.arg(self.config.replicas).arg(millis(patience));
         let count = self
-            .within(limit + patience, number, connection.send(&wait))
+            .within(limit + patience, number, pin!(connection.send(&wait)))
             .await?;
         let count = match count {
             Value::Int(count) => u32::try_from(count).unwrap_or(0),
@@ -144,7 +156,7 @@ impl Link {
                     .within(
                         self.config.answer_timeout,
                         number,
-                        connection.send_to(node.as_ref(), scan),
+                        pin!(connection.send_to(node.as_ref(), scan)),
                     )
                     .await?;
                 let Answer::List(parts) = Answer::from(found) else {
@@ -182,7 +194,7 @@ impl Link {
         }
         let mut ask = redis::cmd("CLUSTER");
         ask.arg("SLOTS");
-        let trip = connection.send_to(None, ask);
+        let trip = pin!(connection.send_to(None, ask));
         let slots = self
             .within(self.config.answer_timeout, number, trip)
             .await?;
@@ -200,9 +212,14 @@ impl Link {
     }
 
     async fn connection(&self) -> Result<Current, Trouble> {
-        if let Some(current) = self.locked().as_ref() {
-            return Ok(current.clone());
+        let current = self.locked().clone();
+        match current {
+            Some(current) => Ok(current),
+            None => Box::pin(self.reconnect()).await,
         }
+    }
+
+    async fn reconnect(&self) -> Result<Current, Trouble> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Trouble::new(ErrorKind::Closed, "this client was closed").unsent());
         }
@@ -247,12 +264,13 @@ impl Link {
         }
     }
 
-    /// Waits for an answer, and gives the connection up when it is dead or frozen.
+    /// Waits for an answer, and gives the connection up when it is dead or frozen. The trip is pinned elsewhere: handed over by
+    /// value, its thousand bytes would be there twice.
     async fn within<T>(
         &self,
         limit: Duration,
         number: u64,
-        trip: impl Future<Output = Result<T, RedisError>>,
+        trip: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
     ) -> Result<T, Trouble> {
         let trouble = match timeout(limit, trip).await {
             Ok(Ok(answer)) => {
@@ -262,10 +280,7 @@ impl Link {
                 return Ok(answer);
             }
             Ok(Err(error)) => Trouble::from(error),
-            Err(_) => Trouble::new(
-                ErrorKind::TimedOut,
-                format!("no answer within {limit:?}: is the server alive and reachable?"),
-            ),
+            Err(_) => no_answer(limit),
         };
         let frozen = trouble.kind == ErrorKind::TimedOut
             && self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= FROZEN_AFTER;
@@ -301,7 +316,7 @@ impl Link {
         } = self.connection().await?;
         let mut ask = redis::cmd("INFO");
         ask.arg("server");
-        let trip = connection.send_to(None, ask);
+        let trip = pin!(connection.send_to(None, ask));
         let info = self
             .within(self.config.answer_timeout, number, trip)
             .await?;
@@ -316,6 +331,13 @@ impl fmt::Debug for Link {
             .field("connected", &self.locked().is_some())
             .finish_non_exhaustive()
     }
+}
+
+pub(crate) fn no_answer(limit: Duration) -> Trouble {
+    Trouble::new(
+        ErrorKind::TimedOut,
+        format!("no answer within {limit:?}: is the server alive and reachable?"),
+    )
 }
 
 /// The masters in the answer to `CLUSTER SLOTS`.

@@ -42,6 +42,13 @@ impl Trouble {
         self
     }
 
+    /// The way it went is of no more use.
+    #[must_use]
+    pub(crate) fn breaking(mut self) -> Self {
+        self.broken = true;
+        self
+    }
+
     /// Some request before may have reached the server.
     #[must_use]
     pub(crate) fn in_doubt(mut self) -> Self {

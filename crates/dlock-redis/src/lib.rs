@@ -11,6 +11,7 @@ mod fence;
 mod how;
 mod inspect;
 mod key;
+mod many;
 pub mod node;
 mod release;
 mod renew;

@@ -154,7 +154,8 @@ impl Node {
         config.check()?;
         let mut store = Store::new(config.style(Style::Barging));
         // Nobody waits at a node, so it needs no inbox.
-        store.link = Link::new(store.config.clone(), None);
+        store.link = Arc::new(Link::new(store.config.clone(), None));
+        store.many = None;
         Ok(Self {
             store,
             place,

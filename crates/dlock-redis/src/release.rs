@@ -1,19 +1,43 @@
 //! Free if still the owner; downgrade; break.
 
-use dlock_core::{Error, ErrorKind, Lease, Name, Released, Result};
+use dlock_core::{Error, ErrorKind, Lease, Mode, Name, Released, Result};
 
-use crate::acquire::{MEMORY, Stray};
+use crate::acquire::{MEMORY, Past};
 use crate::backend::Store;
 use crate::config::Style;
 use crate::connect::{Answer, Call, millis};
 use crate::error::Trouble;
 use crate::how::Attempt32;
+use crate::many::{Said, Way};
 
 impl Store {
     pub(crate) async fn free(&self, lease: &Lease) -> Result<Released> {
+        let past = lease.native::<Past>().copied();
+        let many = self.many.as_ref();
+        let many = many.filter(|_| past.is_none() && lease.mode() == Mode::Exclusive);
+        let mut twice = false;
+        let mut until_answered = None;
+        if let Some(many) = many {
+            match many.free(|| (self.keys.lock(lease.name()), lease.attempt())) {
+                Way::Alone(alone) => until_answered = Some(alone),
+                Way::Together(place) => match place.answer(self.config.answer_timeout).await {
+                    Ok(Said::Freed) => return Ok(Released::Freed),
+                    Ok(_) => {}
+                    Err(trouble) if trouble.broken && trouble.sent => twice = true,
+                    Err(trouble) => return Err(trouble.into()),
+                },
+            }
+        }
+        // In a box: what goes together with others does not pay for the room.
+        let freed = Box::pin(self.free_alone(lease, past == Some(Past::Stray), twice)).await;
+        drop(until_answered);
+        freed
+    }
+
+    /// Frees a hold in a trip of its own; `twice` when a request before may have done it.
+    async fn free_alone(&self, lease: &Lease, stray: bool, twice: bool) -> Result<Released> {
         let key = self.keys.lock(lease.name());
         let attempt = Attempt32::new(lease.attempt());
-        let stray = lease.native::<Stray>().is_some();
         let memory = if stray { millis(MEMORY) } else { 0 };
         let call = if self.config.style == Style::Plain {
             let tombstone = self.tombstone(&key, lease.attempt())?;
@@ -27,11 +51,12 @@ impl Store {
         } else {
             self.call(&self.scripts.release, &key, attempt)
         };
-        match self.link.call(&call, self.config.answer_timeout).await? {
+        let limit = self.config.answer_timeout;
+        match self.link.call(&call, limit).await? {
             (Answer::Number(1), _) => Ok(Released::Freed),
-            (_, false) => Ok(Released::AlreadyLost),
+            (_, again) if !again && !twice => Ok(Released::AlreadyLost),
             // The first request may have freed it, and its answer was lost: nobody knows (C15).
-            (_, true) => Err(Trouble::new(
+            _ => Err(Trouble::new(
                 ErrorKind::Unreachable,
                 "the connection broke during the release, and afterwards the hold was gone",
             )

@@ -1,6 +1,6 @@
 //! How a waiter wakes: one inbox for each client, and a sign of life that finds what a lost message has hidden.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,9 +9,10 @@ use dlock_core::{Attempt, AttemptId, Busy, ErrorKind, Lease, Moment, Request, Re
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::acquire::{MEMORY, Reply};
+use crate::acquire::{Begun, MEMORY, Past, Reply};
 use crate::backend::Store;
 use crate::connect::millis;
+use crate::many::Alone;
 
 /// Signs of life within one waiter lease.
 const SIGNS: u32 = 4;
@@ -19,7 +20,7 @@ const SIGNS: u32 = 4;
 /// Where messages for the waiters of one client arrive.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    waiting: Mutex<HashMap<AttemptId, Arc<Waiter>>>,
+    waiting: Mutex<BTreeMap<AttemptId, Arc<Waiter>>>,
 }
 
 #[derive(Debug, Default)]
@@ -30,7 +31,7 @@ struct Waiter {
 }
 
 impl Inbox {
-    fn locked(&self) -> MutexGuard<'_, HashMap<AttemptId, Arc<Waiter>>> {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<AttemptId, Arc<Waiter>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,12 +93,26 @@ struct Asked {
 impl Store {
     /// Waits in the store's queue until the lock is ours or the deadline has passed.
     pub(crate) async fn wait(&self, request: &Request) -> Result<Attempt> {
+        match self.begin(request).await? {
+            Begun::Held(lease) => Ok(Attempt::Held(lease)),
+            // In a box: what goes together with others does not pay for the room.
+            Begun::Ask { alone, stray } => Box::pin(self.stand_in(request, alone, stray)).await,
+        }
+    }
+
+    async fn stand_in(
+        &self,
+        request: &Request,
+        mut alone: Option<Alone>,
+        mut stray: bool,
+    ) -> Result<Attempt> {
         let place = self.inbox.enter(request.attempt());
         let mut asked: Option<Asked> = None;
-        let mut stray = false;
         loop {
             let sent = request.now();
-            let hint = match self.ask(request, &self.channel).await {
+            let answer = self.ask(request, &self.channel).await;
+            drop(alone.take());
+            let hint = match answer {
                 Ok(held @ Reply::Held(_)) => {
                     let held = if stray { held.astray() } else { held };
                     return Ok(held.into());
@@ -123,6 +138,8 @@ impl Store {
                     stray = true;
                     None
                 }
+                // What was answered or sent before has left a place in the queue, which may still be given the lock.
+                Err(trouble) if stray || asked.is_some() => return Err(trouble.in_doubt().into()),
                 Err(trouble) => return Err(trouble.into()),
             };
             if let Some(held) = self.accept(request, &place, asked) {
@@ -156,8 +173,10 @@ impl Store {
         let asked = asked?;
         let token = place.waiter.granted.load(Ordering::Acquire);
         let recent = request.now().since(asked.sent) <= request.lease() / 4;
-        (token > asked.last_token && recent && self.acquires.is_none())
-            .then(|| Reply::Held(Lease::new(request, asked.sent).with_token(token)))
+        (token > asked.last_token && recent && self.acquires.is_none()).then(|| {
+            let lease = Lease::new(request, asked.sent).with_token(token);
+            Reply::Held(lease.with_native(Arc::new(Past::Contended)))
+        })
     }
 
     /// A sign of life is due; sooner when the lock's lease ends sooner and nobody else looks after it.

@@ -139,7 +139,8 @@ impl Connection {
                     script = call.script.name,
                     "the server does not know the script: sending it"
                 );
-                self.send(&call.with_source()).await
+                let cmd = call.with_source();
+                Box::pin(self.send(&cmd)).await
             }
             answer => answer,
         }

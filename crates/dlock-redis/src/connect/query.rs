@@ -1,5 +1,7 @@
 //! Any command, for [`Client`](crate::client::Client).
 
+use std::pin::pin;
+
 use redis::{Cmd, Value};
 
 use super::{Current, Link};
@@ -11,7 +13,7 @@ impl Link {
             mut connection,
             number,
         } = self.connection().await?;
-        let trip = connection.send(cmd);
+        let trip = pin!(connection.send(cmd));
         self.within(self.config.answer_timeout, number, trip).await
     }
 
@@ -26,7 +28,7 @@ impl Link {
         } = self.connection().await?;
         let mut answers = Vec::new();
         for node in self.masters(&mut connection, number).await? {
-            let trip = connection.send_to(node.as_ref(), cmd.clone());
+            let trip = pin!(connection.send_to(node.as_ref(), cmd.clone()));
             let answer = self
                 .within(self.config.answer_timeout, number, trip)
                 .await?;

@@ -1,0 +1,333 @@
+//! Requests of many tasks in one trip.
+//!
+//! A few at a time go alone and at once. What comes while those are under way waits for the first of them to be answered and then
+//! goes together, which costs the server and the client a fraction. So a single request never waits, and a crowd costs less.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dlock_core::{AttemptId, ErrorKind};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::acquire::strange;
+use crate::connect::{Answer, Call, Link, no_answer};
+use crate::error::Trouble;
+use crate::how::Attempt32;
+use crate::script::Script;
+
+/// Trips under way at a time; up to here nobody waits for another.
+const AT_ONCE: usize = 8;
+/// The server does nothing else during a trip: this is a few hundred microseconds.
+const LARGEST: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Many {
+    link: Arc<Link>,
+    script: Script,
+    limit: Duration,
+    desk: Mutex<Desk>,
+}
+
+#[derive(Debug, Default)]
+struct Desk {
+    /// Requests that went alone and trips of many.
+    under_way: usize,
+    /// Not empty only while something is under way: whoever ends takes it along.
+    waiting: VecDeque<Wish>,
+    /// Where the last of them came from: a trip of many needs a runtime.
+    runtime: Option<Handle>,
+}
+
+/// One request that goes with others.
+#[derive(Debug)]
+pub(crate) struct Wish {
+    key: String,
+    text: Vec<u8>,
+    /// For a lock to take: the time to live of its key.
+    lasts: Option<String>,
+    tell: oneshot::Sender<Result<Said, Trouble>>,
+}
+
+/// What the server said to one of many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Said {
+    Taken(u64),
+    Freed,
+    /// Nothing was done: it must go alone.
+    NotSoEasy,
+}
+
+/// How a request goes.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// At once, by itself. To be kept until the answer is there.
+    Alone(Alone),
+    Together(Place),
+}
+
+impl Many {
+    pub(crate) fn new(link: Arc<Link>, limit: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            link,
+            script: Script::new("many", &[include_str!("scripts/many.lua")]),
+            limit,
+            desk: Mutex::default(),
+        })
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a lock, if it goes together with others: with the end of the lock's value and the time to live of its key.
+    pub(crate) fn take(self: &Arc<Self>, wish: impl FnOnce() -> (String, Vec<u8>, String)) -> Way {
+        self.enter(|tell| {
+            let (key, text, lasts) = wish();
+            Wish {
+                key,
+                text,
+                lasts: Some(lasts),
+                tell,
+            }
+        })
+    }
+
+    /// Frees a lock, if it goes together with others.
+    pub(crate) fn free(self: &Arc<Self>, wish: impl FnOnce() -> (String, AttemptId)) -> Way {
+        self.enter(|tell| {
+            let (key, attempt) = wish();
+            Wish {
+                key,
+                text: [b"-", Attempt32::new(attempt).as_ref()].concat(),
+                lasts: None,
+                tell,
+            }
+        })
+    }
+
+    fn enter(
+        self: &Arc<Self>,
+        wish: impl FnOnce(oneshot::Sender<Result<Said, Trouble>>) -> Wish,
+    ) -> Way {
+        let mut desk = self.desk();
+        if desk.under_way < AT_ONCE {
+            desk.under_way += 1;
+            return Way::Alone(Alone(self.clone()));
+        }
+        let (tell, told) = oneshot::channel();
+        desk.waiting.push_back(wish(tell));
+        desk.runtime = Handle::try_current().ok();
+        Way::Together(Place {
+            told,
+            usual: self.limit,
+        })
+    }
+
+    /// Sends all of them in one trip, and tells each what it came to.
+    async fn send(&self, wishes: Vec<Wish>) {
+        let lasts = wishes.iter().find_map(|wish| wish.lasts.as_deref());
+        let keys: Vec<&str> = wishes.iter().map(|wish| wish.key.as_str()).collect();
+        let mut call = Call::new(&self.script, keys.into_iter()).arg(lasts.unwrap_or("1"));
+        for wish in &wishes {
+            call = call.arg(&wish.text);
+        }
+        let said = match self.link.call_once(&call, self.limit).await {
+            Ok(Answer::List(said)) if said.len() == wishes.len() => said,
+            Ok(_) => return tell_all(wishes, &strange("to many in an unknown form")),
+            Err(trouble) => return tell_all(wishes, &trouble),
+        };
+        for (wish, said) in wishes.into_iter().zip(said) {
+            let said = match said {
+                Answer::Number(0) => Ok(Said::NotSoEasy),
+                Answer::Number(_) => Ok(Said::Freed),
+                Answer::Text(token) => match token.parse() {
+                    Ok(token) => Ok(Said::Taken(token)),
+                    Err(_) => Err(strange("a token that is no number")),
+                },
+                _ => Err(strange("to one of many in an unknown form")),
+            };
+            // Who does not listen any more has abandoned the attempt, or lets the reaper free the hold.
+            let _ = wish.tell.send(said);
+        }
+    }
+}
+
+fn tell_all(wishes: Vec<Wish>, trouble: &Trouble) {
+    for wish in wishes {
+        let _ = wish.tell.send(Err(trouble.clone()));
+    }
+}
+
+impl Desk {
+    /// What goes in the next trip: the first, and all that fit to it.
+    fn next(&mut self) -> Vec<Wish> {
+        let mut now = Vec::new();
+        let mut later = VecDeque::new();
+        let mut lasts: Option<String> = None;
+        for wish in self.waiting.drain(..) {
+            if wish.tell.is_closed() {
+                continue;
+            }
+            let fits = match (&lasts, &wish.lasts) {
+                (Some(all), Some(one)) => all == one,
+                _ => true,
+            };
+            if fits && now.len() < LARGEST {
+                if lasts.is_none() {
+                    lasts.clone_from(&wish.lasts);
+                }
+                now.push(wish);
+            } else {
+                later.push_back(wish);
+            }
+        }
+        self.waiting = later;
+        now
+    }
+}
+
+/// A request under way by itself.
+#[derive(Debug)]
+pub(crate) struct Alone(Arc<Many>);
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let mut desk = self.0.desk();
+        if desk.waiting.is_empty() {
+            desk.under_way = desk.under_way.saturating_sub(1);
+            return;
+        }
+        let runtime = desk.runtime.clone();
+        drop(desk);
+        // It takes over our share of what is under way.
+        let trip = Trip {
+            many: self.0.clone(),
+            ended: false,
+        };
+        if let Some(runtime) = runtime {
+            runtime.spawn(trip.run());
+        }
+    }
+}
+
+/// Goes as long as anybody waits.
+struct Trip {
+    many: Arc<Many>,
+    ended: bool,
+}
+
+impl Trip {
+    async fn run(mut self) {
+        loop {
+            let wishes = {
+                let mut desk = self.many.desk();
+                let wishes = desk.next();
+                if wishes.is_empty() {
+                    desk.under_way = desk.under_way.saturating_sub(1);
+                    self.ended = true;
+                    return;
+                }
+                wishes
+            };
+            self.many.send(wishes).await;
+        }
+    }
+}
+
+impl Drop for Trip {
+    /// Its runtime has ended. Those who wait elsewhere learn it, and go alone.
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        let mut desk = self.many.desk();
+        desk.under_way = desk.under_way.saturating_sub(1);
+        let left = std::mem::take(&mut desk.waiting);
+        drop(desk);
+        drop(left);
+    }
+}
+
+/// A place in a trip of many.
+#[derive(Debug)]
+pub(crate) struct Place {
+    told: oneshot::Receiver<Result<Said, Trouble>>,
+    /// How long the trip may take.
+    usual: Duration,
+}
+
+impl Place {
+    /// The trip has a time-out of its own; another timer is needed only for somebody with less patience.
+    pub(crate) async fn answer(self, limit: Duration) -> Result<Said, Trouble> {
+        let told = if limit < self.usual {
+            timeout(limit, self.told)
+                .await
+                .map_err(|_| no_answer(limit))?
+        } else {
+            self.told.await
+        };
+        told.unwrap_or_else(|_| {
+            Err(Trouble::new(
+                ErrorKind::Unreachable,
+                "the runtime in which the request went has ended",
+            )
+            .breaking())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(key: &str, lasts: Option<&str>) -> (Wish, oneshot::Receiver<Result<Said, Trouble>>) {
+        let (tell, told) = oneshot::channel();
+        let wish = Wish {
+            key: key.to_owned(),
+            text: Vec::new(),
+            lasts: lasts.map(str::to_owned),
+            tell,
+        };
+        (wish, told)
+    }
+
+    #[test]
+    fn what_fits_goes_together_and_who_left_stays_behind() {
+        let mut desk = Desk::default();
+        let mut listeners = Vec::new();
+        for (key, lasts) in [
+            ("a", None),
+            ("b", Some("1")),
+            ("left", Some("1")),
+            ("c", Some("2")),
+            ("d", None),
+            ("e", Some("1")),
+        ] {
+            let (wish, told) = wish(key, lasts);
+            desk.waiting.push_back(wish);
+            if key != "left" {
+                listeners.push(told);
+            }
+        }
+        let keys = |wishes: Vec<Wish>| wishes.into_iter().map(|wish| wish.key).collect::<Vec<_>>();
+        assert_eq!(keys(desk.next()), ["a", "b", "d", "e"]);
+        assert_eq!(keys(desk.next()), ["c"]);
+        assert!(desk.next().is_empty());
+    }
+
+    #[test]
+    fn a_trip_has_its_limit_and_keeps_the_order() {
+        let mut desk = Desk::default();
+        let mut listeners = Vec::new();
+        for n in 0..=LARGEST {
+            let (wish, told) = wish(&n.to_string(), None);
+            desk.waiting.push_back(wish);
+            listeners.push(told);
+        }
+        assert_eq!(desk.next().len(), LARGEST);
+        assert_eq!(desk.next()[0].key, LARGEST.to_string());
+    }
+}

@@ -1,0 +1,268 @@
+//! Many tasks of one client that ask at once: their requests go together, and each still gets its own answer.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod redis_support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use dlock_core::{Locks, Released, Settings};
+use futures::future::join_all;
+use integration_tests::{Direction, FaultProxy, RedisServer};
+use redis_support::*;
+
+const TASKS: u64 = 100;
+
+/// What a name protects: who is inside, and the last token.
+#[derive(Default)]
+struct Room {
+    taken: AtomicBool,
+    last: AtomicU64,
+}
+
+impl Room {
+    /// Fails when somebody is inside, or was inside with a later token.
+    fn enter(&self, token: u64) {
+        assert!(!self.taken.swap(true, Ordering::SeqCst), "two at once (C1)");
+        let last = self.last.swap(token, Ordering::SeqCst);
+        assert!(last < token, "token {token} after {last} (C11)");
+    }
+
+    fn leave(&self) {
+        self.taken.store(false, Ordering::SeqCst);
+    }
+}
+
+fn rooms(count: usize) -> Arc<Vec<Room>> {
+    Arc::new((0..count).map(|_| Room::default()).collect())
+}
+
+/// Takes and frees locks again and again; what fails is tried again.
+async fn work(locks: Locks, rooms: Arc<Vec<Room>>, task: u64, rounds: u64) -> u64 {
+    let mut freed = 0;
+    for round in 0..rounds {
+        let room = ((task + round * 7) % rooms.len() as u64) as usize;
+        let mutex = locks.mutex(format!("room:{room}")).expect("a name");
+        let Ok(guard) = mutex.lock().await else {
+            continue;
+        };
+        rooms[room].enter(guard.token().expect("fencing").get());
+        tokio::task::yield_now().await;
+        // A hold that was lost meanwhile has let somebody else in.
+        assert!(guard.is_held(), "a lease of 30 s is over");
+        rooms[room].leave();
+        if guard
+            .release()
+            .await
+            .is_ok_and(|end| end == Released::Freed)
+        {
+            freed += 1;
+        }
+    }
+    freed
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_needs_fewer_requests_and_nobody_gets_another_s_answer() {
+    let server = RedisServer::start().await.expect("redis");
+    let (one, two) = (client(&server.url()).await, client(&server.url()).await);
+    server
+        .command(&["CONFIG", "RESETSTAT"])
+        .await
+        .expect("reset");
+    let rooms = rooms(400);
+    let tasks = (0..TASKS).flat_map(|task| {
+        [
+            tokio::spawn(work(one.clone(), rooms.clone(), task * 4, 30)),
+            // The other client meets the first at some of the names.
+            tokio::spawn(work(two.clone(), rooms.clone(), task * 4 + 2, 30)),
+        ]
+    });
+    for task in join_all(tasks.collect::<Vec<_>>()).await {
+        assert_eq!(task.expect("a task"), 30, "every release is confirmed");
+    }
+    let cycles = 2 * TASKS * 30;
+    let requests = calls(&server, "evalsha").await + calls(&server, "eval").await;
+    assert!(
+        requests < cycles,
+        "{requests} requests for {cycles} cycles: they did not go together"
+    );
+    assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_that_others_hold_are_busy_or_waited_for() {
+    let server = RedisServer::start().await.expect("redis");
+    let (mine, theirs) = (client(&server.url()).await, client(&server.url()).await);
+    let held = join_all((0..TASKS / 2).map(|n| lock(&theirs, Box::leak(format!("n:{n}").into()))));
+    let held = held.await;
+    let tries = (0..TASKS).map(|n| {
+        let mutex = mine.mutex(format!("n:{n}")).expect("a name");
+        tokio::spawn(async move { mutex.try_lock().await.expect("an answer") })
+    });
+    for (n, guard) in join_all(tries.collect::<Vec<_>>())
+        .await
+        .into_iter()
+        .enumerate()
+    {
+        let guard = guard.expect("a task");
+        assert_eq!(guard.is_some(), n as u64 >= TASKS / 2, "n:{n}");
+    }
+    let waiters = (0..TASKS).map(|n| {
+        let mutex = mine.mutex(format!("n:{n}")).expect("a name");
+        tokio::spawn(async move { mutex.lock_within(SOON).await.expect("an answer") })
+    });
+    let waiters: Vec<_> = waiters.collect();
+    waiting(&mine, "n:0", 1).await;
+    for guard in held {
+        assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    }
+    for guard in join_all(waiters).await {
+        let guard = guard.expect("a task").expect("it is free");
+        assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    }
+    assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_futures_leave_nothing_and_stop_nobody() {
+    let server = RedisServer::start().await.expect("redis");
+    let locks = client(&server.url()).await;
+    for round in 0..10_u64 {
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|task| {
+                let mutex = locks.mutex(format!("d:{task}")).expect("a name");
+                tokio::spawn(async move {
+                    let guard = mutex.lock().await.expect("a lock");
+                    let _ = guard.release().await;
+                })
+            })
+            .collect();
+        // At another moment in each round: not begun, waiting for others, under way, held.
+        for _ in 0..round * 3 {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::sleep(Duration::from_micros(round * 150)).await;
+        for task in tasks.iter().step_by(2) {
+            task.abort();
+        }
+        for task in tasks {
+            if let Err(error) = task.await {
+                assert!(error.is_cancelled(), "{error}");
+            }
+        }
+    }
+    // Whatever was dropped is undone: another client gets every lock.
+    let other = client(&server.url()).await;
+    for task in 0..TASKS {
+        drop(lock(&other, &format!("d:{task}")).await);
+    }
+    for locks in [locks, other] {
+        locks.close().await.expect("close");
+    }
+    assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_break_in_a_crowd_let_nobody_in_twice() {
+    let server = RedisServer::start().await.expect("redis");
+    let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
+    let settings = Settings::new().outage(seconds(20));
+    let broken = client_with(&through(&server, &proxy), settings).await;
+    let sound = client(&server.url()).await;
+    let rooms = rooms(60);
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let locks = if task % 4 == 0 { &sound } else { &broken };
+            tokio::spawn(work(locks.clone(), rooms.clone(), task, 30))
+        })
+        .collect();
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        proxy.reset_all().await;
+    }
+    for task in join_all(tasks).await {
+        task.expect("nobody met another");
+    }
+    for locks in [broken, sound] {
+        locks.close().await.expect("everything is confirmed");
+    }
+    assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_server_is_reported_to_everybody_in_time() {
+    let server = RedisServer::start().await.expect("redis");
+    let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
+    let url = format!(
+        "{}?answer_timeout=300ms&connect_timeout=1s",
+        through(&server, &proxy)
+    );
+    let locks = client(&url).await;
+    proxy.black_hole(Direction::Both);
+    let tries = (0..TASKS).map(|n| {
+        let mutex = locks.mutex(format!("s:{n}")).expect("a name");
+        tokio::spawn(async move { tokio::time::timeout(SOON, mutex.try_lock()).await })
+    });
+    for answer in join_all(tries.collect::<Vec<_>>()).await {
+        let error = answer
+            .expect("a task")
+            .expect("in time")
+            .expect_err("silence");
+        assert!(error.is_retryable(), "{error}");
+    }
+    proxy.heal().await;
+    let other = client(&server.url()).await;
+    for n in 0..TASKS {
+        drop(lock(&other, &format!("s:{n}")).await);
+    }
+    locks.close().await.expect("close");
+    other.close().await.expect("close");
+    assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+#[test]
+fn a_runtime_that_ends_leaves_no_crowd_behind() {
+    let start = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime")
+    };
+    let (keeps, ends) = (start(), start());
+    let (server, locks) = keeps.block_on(async {
+        let server = RedisServer::start().await.expect("redis");
+        let locks = client(&server.url()).await;
+        (server, locks)
+    });
+    let crowd = |n: u64| {
+        let locks = locks.clone();
+        async move {
+            let mutex = locks.mutex(format!("r:{n}")).expect("a name");
+            for _ in 0..50 {
+                let guard = mutex.lock().await.expect("a lock");
+                let _ = guard.release().await;
+            }
+        }
+    };
+    let left: Vec<_> = (0..40).map(|n| ends.spawn(crowd(n))).collect();
+    let stay: Vec<_> = (40..80).map(|n| keeps.spawn(crowd(n))).collect();
+    std::thread::sleep(Duration::from_millis(20));
+    ends.shutdown_background();
+    drop(left);
+    keeps.block_on(async {
+        let all = tokio::time::timeout(6 * SOON, join_all(stay)).await;
+        for task in all.expect("nobody waits for the runtime that ended") {
+            task.expect("a task");
+        }
+        drop(server);
+    });
+}
