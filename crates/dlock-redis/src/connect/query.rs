@@ -28,10 +28,11 @@ impl Link {
         } = self.connection().await?;
         let mut answers = Vec::new();
         for node in self.masters(&mut connection, number).await? {
-            let trip = pin!(connection.send_to(node.as_ref(), cmd.clone()));
-            let answer = self
-                .within(self.config.answer_timeout, number, trip)
-                .await?;
+            let answer = {
+                let trip = pin!(connection.send_to(node.as_ref(), cmd.clone()));
+                self.within(self.config.answer_timeout, number, trip)
+                    .await?
+            };
             let place = node.map(|(host, port)| format!("{host}:{port}"));
             answers.push((place, answer));
         }

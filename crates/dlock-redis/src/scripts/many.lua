@@ -8,7 +8,7 @@ local answers, stamp = {}, nil
 for i, key in ipairs(KEYS) do
   local v, wish, answer = redis.call('GET', key), ARGV[i + 1], 0
   if string.byte(wish) == 45 then
-    if v and string.sub(v, 17, 49) == wish then
+    if v and string.sub(v, 17, 49) == wish and redis.call('PTTL', key) > tonumber(string.sub(v, 50, 62)) then
       redis.call('SET', key, string.sub(v, 1, 16), 'KEEPTTL')
       answer = 1
     end
