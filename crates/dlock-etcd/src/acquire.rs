@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dlock_core::{Attempt, AttemptId, Busy, ErrorKind, Lease, Mode, Request};
 
 use crate::EtcdBackend;
-use crate::attempts::abandoned;
+use crate::attempts::{Seated, abandoned};
 use crate::error::Trouble;
 use crate::place::{Place, question};
 use crate::queue;
@@ -60,8 +60,8 @@ impl EtcdBackend {
         let mut looked_at = None;
         for _ in 0..TRIES {
             let session = self.sessions.usable().await?;
-            let key = self.attempts.seat(request, &lock, session.id)?;
-            let mut txn = self.entry_txn(request, &key, &session);
+            let seated = self.attempts.seat(request, &lock, session.id)?;
+            let mut txn = self.entry_txn(request, &seated, &session);
             match looked_at {
                 // Nobody is there, or nobody whom this mode minds.
                 None if request.mode() == Mode::Shared => {
@@ -72,30 +72,34 @@ impl EtcdBackend {
                 Some(revision) => txn.when.push(When::NoneSince(lock.all(), revision)),
             }
             if request.mode() != Mode::Exclusive {
-                txn.or_else.push(Step::Get(Query::queue(lock.all())));
+                txn.or_else.insert(0, Step::Get(Query::queue(lock.all())));
             }
             let answer = match self.send(request.attempt(), &session, &txn).await? {
                 Sent::Answer(answer) => answer,
                 Sent::LeaseGone => continue,
             };
             if answer.succeeded {
-                let entry = Entry::new(key, answer.revision, &session);
+                let entry = Entry::new(seated.key, answer.revision, &session);
                 return Ok(self.held(request, entry));
             }
-            if let Some(own) = own_entry(request, &answer, &session)? {
+            if !seated.again && self.attempts.doubt(request.attempt()).is_some() {
+                // It was sent twice, and may stand in its own way.
+                continue;
+            }
+            if let Some(own) = own_entry(request, &seated, &answer, &session)? {
                 // The same attempt again.
-                let place = self.place(request, &own, None).await;
+                let place = Box::pin(self.place(request, &own, None)).await;
                 if let Place::Holds { .. } = place.map_err(Trouble::in_doubt)?.0 {
                     return Ok(self.held(request, own));
                 }
-                let removed = self.remove(request.attempt(), &own.key, None).await;
+                let removed = Box::pin(self.remove(request.attempt(), &own.key, None)).await;
                 removed.map_err(Trouble::in_doubt)?;
                 return Ok(busy());
             }
             if request.mode() == Mode::Exclusive {
                 return Ok(busy());
             }
-            let queue = queue::read_all(&self.keys, answer.rows(2));
+            let queue = queue::read_all(&self.keys, answer.rows(0));
             refuse_other_limit(queue::other_limit(&queue, request.mode()), request.mode())?;
             if !queue::admits(&queue, request.mode()) {
                 return Ok(busy());
@@ -117,7 +121,7 @@ impl EtcdBackend {
             Place::Holds { .. } => Ok(self.held(request, entry)),
             Place::Behind(watched) => {
                 request.mark_contended();
-                self.wait(request, entry, watched, seen).await
+                Box::pin(self.wait(request, entry, watched, seen)).await
             }
             Place::Gone => Err(removed()),
         }
@@ -128,12 +132,12 @@ impl EtcdBackend {
         let mode = request.mode();
         for _ in 0..TRIES {
             let session = self.sessions.usable().await?;
-            let key = self.attempts.seat(request, &lock, session.id)?;
-            let mut txn = self.entry_txn(request, &key, &session);
+            let seated = self.attempts.seat(request, &lock, session.id)?;
+            let mut txn = self.entry_txn(request, &seated, &session);
             if let Mode::Permit { limit } = mode {
                 txn.when.extend(lock.other_permits(limit).map(When::NoneIn));
                 let one = Query::newest(lock.permits(), 1);
-                txn.or_else.push(Step::Get(one));
+                txn.or_else.insert(0, Step::Get(one));
             }
             txn.then.push(Step::Get(question(mode, &lock, None)));
             let answer = match self.send(request.attempt(), &session, &txn).await? {
@@ -141,18 +145,18 @@ impl EtcdBackend {
                 Sent::LeaseGone => continue,
             };
             if answer.succeeded {
-                let entry = Entry::new(key, answer.revision, &session);
+                let entry = Entry::new(seated.key, answer.revision, &session);
                 let place = self.judge(mode, &lock, &entry, answer.rows(0));
                 return Ok((entry, place, answer.revision));
             }
-            if let Some(own) = own_entry(request, &answer, &session)? {
-                let place = self.place(request, &own, None).await;
+            if let Some(own) = own_entry(request, &seated, &answer, &session)? {
+                let place = Box::pin(self.place(request, &own, None)).await;
                 let (place, seen) = place.map_err(Trouble::in_doubt)?;
                 return Ok((own, place, seen));
             }
-            let used = queue::read_all(&self.keys, answer.rows(2));
+            let used = queue::read_all(&self.keys, answer.rows(0));
             refuse_other_limit(queue::other_limit(&used, mode), mode)?;
-            // Permits of another limit, and gone meanwhile.
+            // It was sent twice, or was given up meanwhile, or permits of another limit are gone: the next trip asks.
         }
         Err(Trouble::session_ended())
     }
@@ -171,7 +175,7 @@ impl EtcdBackend {
             Err(trouble) if doubt && !trouble.lease_gone => Err(trouble.in_doubt()),
             Ok(busy) if doubt => {
                 if let Some(key) = self.attempts.key(attempt) {
-                    let removed = self.remove(attempt, &key, None).await;
+                    let removed = Box::pin(self.remove(attempt, &key, None)).await;
                     removed.map_err(Trouble::in_doubt)?;
                 }
                 Ok(busy)
@@ -183,25 +187,33 @@ impl EtcdBackend {
         }
     }
 
-    /// Puts the entry, unless it is there or the attempt was abandoned. A caller may add conditions and questions; the
-    /// first two questions of the other branch are for the own entry and the mark.
-    fn entry_txn(&self, request: &Request, key: &[u8], session: &Session) -> Txn {
+    /// Puts the entry, unless it is there or the attempt was abandoned. A caller may add conditions and questions. The last two questions
+    /// of the other branch are for the own entry and the mark, and are asked only if the entry may be there: nearly always it cannot, and
+    /// a request of less than 256 bytes goes out in one piece.
+    fn entry_txn(&self, request: &Request, seated: &Seated, session: &Session) -> Txn {
         let attempt = request.attempt();
+        let key = seated.key.as_slice();
         let mark = self.keys.abandoned(&attempt.to_string());
+        let mut then = Vec::with_capacity(2);
+        then.push(Step::Put {
+            key: key.to_vec(),
+            value: queue::value(attempt, request.mode(), request.label()),
+            lease: session.id,
+        });
         Txn {
             when: vec![
                 When::NoneIn(Range::key(&mark)),
                 When::NoneIn(Range::key(key)),
             ],
-            then: vec![Step::Put {
-                key: key.to_vec(),
-                value: queue::value(attempt, request.mode(), request.label()),
-                lease: session.id,
-            }],
-            or_else: vec![
-                Step::Get(Query::one(key)),
-                Step::Get(Query::one(&mark).keys_only()),
-            ],
+            then,
+            or_else: if seated.again {
+                vec![
+                    Step::Get(Query::one(key)),
+                    Step::Get(Query::one(&mark).keys_only()),
+                ]
+            } else {
+                Vec::new()
+            },
             local: false,
         }
     }
@@ -215,7 +227,8 @@ impl EtcdBackend {
     ) -> Result<Sent, Trouble> {
         let doubt_before = self.attempts.sending(attempt);
         let (told, kept) = if session.is_due() {
-            tokio::join!(self.link.txn(txn), self.sessions.keep_if_due(session))
+            Box::pin(async { tokio::join!(self.link.txn(txn), self.sessions.keep_if_due(session)) })
+                .await
         } else {
             (self.link.txn(txn).await, Ok(()))
         };
@@ -254,16 +267,23 @@ impl EtcdBackend {
     }
 }
 
-/// The entry that the attempt has already, from the first questions of [`entry_txn`](EtcdBackend::entry_txn)'s other branch.
+/// The entry that the attempt has already, from the last questions of [`entry_txn`](EtcdBackend::entry_txn)'s other branch.
 fn own_entry(
     request: &Request,
+    seated: &Seated,
     answer: &Answer,
     session: &Arc<Session>,
 ) -> Result<Option<Entry>, Trouble> {
-    if !answer.rows(1).is_empty() {
+    let [.., own, mark] = answer.found.as_slice() else {
+        return Ok(None);
+    };
+    if !seated.again {
+        return Ok(None);
+    }
+    if !mark.is_empty() {
         return Err(abandoned());
     }
-    let Some(own) = answer.rows(0).first() else {
+    let Some(own) = own.first() else {
         return Ok(None);
     };
     if !queue::is_of(&own.value, request.attempt()) {

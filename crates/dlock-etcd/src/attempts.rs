@@ -28,6 +28,14 @@ struct Known {
     marks: VecDeque<(Instant, i64, Vec<u8>)>,
 }
 
+/// Where an attempt's entry belongs.
+#[derive(Debug)]
+pub(crate) struct Seated {
+    pub(crate) key: Vec<u8>,
+    /// Whether this attempt had it before, so that the entry may be there already.
+    pub(crate) again: bool,
+}
+
 /// The key of an attempt's entry. No other attempt has it until this one is over.
 #[derive(Debug)]
 struct Seat {
@@ -51,7 +59,7 @@ impl Attempts {
         request: &Request,
         lock: &LockKeys,
         lease: i64,
-    ) -> Result<Vec<u8>, Trouble> {
+    ) -> Result<Seated, Trouble> {
         let attempt = request.attempt();
         let mut known = self.known();
         if known.refused.contains(&attempt) {
@@ -62,7 +70,10 @@ impl Attempts {
                 // It may hang on a lease that is over for us; nobody may count on it.
                 return Err(Trouble::session_ended().in_doubt());
             }
-            return Ok(seat.key.clone());
+            return Ok(Seated {
+                key: seat.key.clone(),
+                again: true,
+            });
         }
         let slot = known.slots.take(lease, request.name());
         let key = lock.entry(request.mode(), lease, slot);
@@ -74,7 +85,7 @@ impl Attempts {
             in_doubt: false,
         };
         known.seats.insert(attempt, seat);
-        Ok(key)
+        Ok(Seated { key, again: false })
     }
 
     /// A request that may put an entry goes out. It is in doubt until [`settled`](Self::settled), also if its future is dropped. Tells
@@ -172,7 +183,9 @@ mod tests {
 
     fn seat(attempts: &Attempts, request: &Request, lease: i64) -> Result<Vec<u8>, Trouble> {
         let lock = Keys::new("p").lock(request.name());
-        attempts.seat(request, &lock, lease)
+        attempts
+            .seat(request, &lock, lease)
+            .map(|seated| seated.key)
     }
 
     #[test]

@@ -129,3 +129,21 @@ impl Backend for EtcdBackend {
         Ok(self.sessions.close().await?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size<'a, A: 'a, B: 'a, F>(_: impl Fn(&'a A, &'a B) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// The future of a call is made and moved for every call, with room for whatever it may come to. With everything in it, it was 14 kB, and
+    /// copying took a fifth of the instructions of a cycle in the calling thread. What is rare belongs in a box.
+    #[test]
+    fn the_way_of_an_uncontended_cycle_is_short() {
+        assert!(size(EtcdBackend::enter) < 5000);
+        assert!(size(EtcdBackend::try_enter) < 5000);
+        assert!(size(EtcdBackend::free) < 5000);
+    }
+}

@@ -9,6 +9,7 @@ mod watch;
 mod words;
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -138,13 +139,16 @@ impl Link {
             None => {
                 // Whatever happens while the client logs in, the work was not sent.
                 let start = tokio::time::Instant::now();
-                let made = tokio::time::timeout(limit, node.connect(&self.options, pick));
+                // In a box, as everything rare: what a call may need is part of its future, which is made and moved for every call.
+                let connecting = Box::pin(node.connect(&self.options, pick));
+                let made = tokio::time::timeout(limit, connecting);
                 let made = made.await.unwrap_or_else(|_| Err(Trouble::silence(limit)));
                 left = limit.saturating_sub(start.elapsed());
                 made.map_err(Trouble::unsent)?
             }
         };
-        let outcome = tokio::time::timeout(left, work(client)).await.map_or_else(
+        let working = pin!(work(client));
+        let outcome = tokio::time::timeout(left, working).await.map_or_else(
             |_| Err(Trouble::silence(limit)),
             |told| told.map_err(Trouble::from),
         );

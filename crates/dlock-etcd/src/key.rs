@@ -43,7 +43,7 @@ impl Keys {
 
     pub(crate) fn lock(&self, name: &Name) -> LockKeys {
         LockKeys {
-            root: format!("{}{}/", self.root, encode(name)),
+            root: [self.root.as_str(), &encode(name), "/"].concat(),
         }
     }
 
@@ -54,7 +54,7 @@ impl Keys {
 
     /// No name's code holds a `!`.
     pub(crate) fn abandoned(&self, attempt: &str) -> Vec<u8> {
-        format!("{}!/{attempt}", self.root).into_bytes()
+        [self.root.as_str(), "!/", attempt].concat().into_bytes()
     }
 
     /// The name in an entry's key; `None` for keys that are not entries.
@@ -77,11 +77,12 @@ impl Keys {
 impl LockKeys {
     /// An entry of the client with this lease.
     pub(crate) fn entry(&self, mode: Mode, lease: i64, slot: u32) -> Vec<u8> {
-        let root = &self.root;
+        let root = self.root.as_str();
+        let place = format!("{lease:x}-{slot}");
         match mode {
-            Mode::Shared => format!("{root}r/{lease:x}-{slot}"),
-            Mode::Exclusive => format!("{root}w/{lease:x}-{slot}"),
-            Mode::Permit { limit } => format!("{root}x/{limit}/{lease:x}-{slot}"),
+            Mode::Shared => [root, "r/", &place].concat(),
+            Mode::Exclusive => [root, "w/", &place].concat(),
+            Mode::Permit { limit } => format!("{root}x/{limit}/{place}"),
         }
         .into_bytes()
     }
@@ -118,7 +119,7 @@ impl LockKeys {
 }
 
 fn encode(text: &str) -> String {
-    utf8_percent_encode(text, ESCAPED).to_string()
+    utf8_percent_encode(text, ESCAPED).collect()
 }
 
 #[cfg(test)]

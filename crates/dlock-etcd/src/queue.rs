@@ -20,12 +20,13 @@ pub(crate) struct Ticket {
 
 /// Attempt, mode and label as an entry's value. None of them holds a line break.
 pub(crate) fn value(attempt: AttemptId, mode: Mode, label: &str) -> Vec<u8> {
-    let mode = match mode {
-        Mode::Exclusive => "exclusive".to_owned(),
-        Mode::Shared => "shared".to_owned(),
-        Mode::Permit { limit } => format!("permit {limit}"),
-    };
-    format!("{attempt}\n{mode}\n{label}").into_bytes()
+    let attempt = attempt.to_string();
+    match mode {
+        Mode::Exclusive => [&attempt, "\nexclusive\n", label].concat(),
+        Mode::Shared => [&attempt, "\nshared\n", label].concat(),
+        Mode::Permit { limit } => format!("{attempt}\npermit {limit}\n{label}"),
+    }
+    .into_bytes()
 }
 
 /// What an entry's value says; `None` for one that somebody else put there.

@@ -102,6 +102,10 @@ impl Sessions {
         if !session.has_ended() {
             return Ok(session);
         }
+        Box::pin(self.renewed()).await
+    }
+
+    async fn renewed(&self) -> Result<Arc<Session>, Trouble> {
         let _turn = self.turn.lock().await;
         if self.closed.load(Ordering::Acquire) {
             return Err(Trouble::new(ErrorKind::Closed, "the client was closed").unsent());

@@ -8,7 +8,12 @@ use etcd_client::{
 use crate::txn::{Answer, Order, Range, Row, Step, Txn, When};
 
 pub(super) fn to_client(txn: &Txn) -> ClientTxn {
-    let when: Vec<Compare> = txn.when.iter().flat_map(compare).collect();
+    let mut when = Vec::with_capacity(txn.when.len() + 1);
+    for condition in &txn.when {
+        let (one, other) = compare(condition);
+        when.push(one);
+        when.extend(other);
+    }
     let steps = |steps: &[Step]| -> Vec<TxnOp> {
         steps
             .iter()
@@ -22,7 +27,7 @@ pub(super) fn to_client(txn: &Txn) -> ClientTxn {
 }
 
 /// One comparison, or two.
-fn compare(when: &When) -> impl Iterator<Item = Compare> {
+fn compare(when: &When) -> (Compare, Option<Compare>) {
     let over = |range: &Range, op, revision| {
         let compare = Compare::create_revision(range.start.clone(), op, revision);
         if range.end.is_empty() {
@@ -31,7 +36,7 @@ fn compare(when: &When) -> impl Iterator<Item = Compare> {
             compare.with_range(range.end.clone())
         }
     };
-    let (one, other) = match when {
+    match when {
         When::CreatedAt(key, revision) => {
             let equal = Compare::create_revision(key.clone(), CompareOp::Equal, *revision);
             (equal, None)
@@ -49,8 +54,7 @@ fn compare(when: &When) -> impl Iterator<Item = Compare> {
             let next = revision.saturating_add(1);
             (over(range, CompareOp::Less, next), None)
         }
-    };
-    std::iter::once(one).chain(other)
+    }
 }
 
 fn operation(step: &Step, local: bool) -> TxnOp {

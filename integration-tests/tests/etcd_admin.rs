@@ -1,0 +1,194 @@
+//! What an administrator does to an etcd server by hand, while locks are held and waited for.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod etcd_support;
+
+use dlock_core::{LossReason, Released};
+use etcd_support::*;
+use integration_tests::{EtcdServer, FaultProxy};
+
+#[tokio::test]
+async fn history_compacted_under_a_watch() {
+    let server = EtcdServer::start().await.expect("a server");
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let holder = client(&url([server.addr()], "session=15s")).await;
+    let other = client(&url([proxy.addr()], "session=15s&answer_timeout=1s")).await;
+    let guard = lock(&holder, "a").await;
+    let waits = waiter(&other, "a");
+    waiting(&holder, "a", 1).await;
+
+    // The watch breaks, and what it would have to start from is compacted away before it can come back.
+    proxy.refuse();
+    proxy.reset_all().await;
+    let mut raw = raw(&[server.addr()]).await;
+    let mut revision = 0;
+    for n in 0..50 {
+        let put = raw
+            .put("elsewhere", n.to_string(), None)
+            .await
+            .expect("a put");
+        revision = put.header().expect("a header").revision();
+    }
+    assert_eq!(
+        guard.release().await.expect("the store answers"),
+        Released::Freed
+    );
+    let put = raw.put("elsewhere", "last", None).await.expect("a put");
+    revision = revision.max(put.header().expect("a header").revision());
+    raw.compact(revision, None).await.expect("a compaction");
+    proxy.accept();
+    let next = soon(waits).await.expect("no panic").expect("the lock");
+    assert_eq!(other.stats().failed, 0);
+    assert_eq!(
+        next.release().await.expect("the store answers"),
+        Released::Freed
+    );
+}
+
+#[tokio::test]
+async fn lease_revoked_by_an_administrator_is_told_and_replaced() {
+    let server = EtcdServer::start().await.expect("a server");
+    let url = url([server.addr()], "session=3s");
+    let (holder, other) = (client(&url).await, client(&url).await);
+    let (first, second) = (lock(&holder, "a").await, lock(&holder, "b").await);
+    let waits = waiter(&other, "a");
+    waiting(&other, "a", 1).await;
+
+    let mut raw = raw(&[server.addr()]).await;
+    let entry = &entries(&mut raw, "a").await[0];
+    raw.lease_revoke(entry.lease()).await.expect("revoked");
+    let next = soon(waits).await.expect("no panic").expect("the lock");
+    assert!(next.token() > first.token());
+    assert_eq!(soon(first.lost()).await, LossReason::SessionEnded);
+    assert_eq!(soon(second.lost()).await, LossReason::SessionEnded);
+    assert!(!first.is_held() && !second.is_held());
+    assert_eq!(
+        first.release().await.expect("no trip"),
+        Released::AlreadyLost
+    );
+    // The client goes on with a lease of its own.
+    let again = lock(&holder, "b").await;
+    assert!(again.token() > second.token());
+    assert!(entries(&mut raw, "b").await[0].lease() != entry.lease());
+    renewed(&holder).await;
+    assert!(again.is_held() && next.is_held());
+    // And so does a waiter whose lease is revoked under it.
+    let entry = &entries(&mut raw, "a").await[0];
+    let waits = waiter(&holder, "a");
+    waiting(&other, "a", 1).await;
+    let own = &entries(&mut raw, "a").await[1];
+    assert_ne!(own.lease(), entry.lease());
+    raw.lease_revoke(own.lease()).await.expect("revoked");
+    assert_eq!(soon(again.lost()).await, LossReason::SessionEnded);
+    assert_eq!(
+        next.release().await.expect("the store answers"),
+        Released::Freed
+    );
+    let last = soon(waits).await.expect("no panic").expect("the lock");
+    assert_eq!(
+        last.release().await.expect("the store answers"),
+        Released::Freed
+    );
+}
+
+#[tokio::test]
+async fn lock_key_deleted_by_an_administrator_is_told() {
+    let server = EtcdServer::start().await.expect("a server");
+    let locks = client(&url([server.addr()], "session=3s")).await;
+    let (gone, stays) = (lock(&locks, "a").await, lock(&locks, "b").await);
+    let mut raw = raw(&[server.addr()]).await;
+    let key = entries(&mut raw, "a").await[0].key().to_vec();
+    raw.delete(key, None).await.expect("deleted");
+    assert_eq!(soon(gone.lost()).await, LossReason::Gone);
+    assert_eq!(
+        gone.release().await.expect("no trip"),
+        Released::AlreadyLost
+    );
+    renewed(&locks).await;
+    assert!(stays.is_held(), "the other hold is good");
+
+    // The same for one who waits: it queues again.
+    let other = client(&url([server.addr()], "session=3s")).await;
+    let waits = waiter(&other, "b");
+    waiting(&locks, "b", 1).await;
+    let entry = entries(&mut raw, "b").await[1].clone();
+    raw.delete(entry.key(), None).await.expect("deleted");
+    until_so("it queues again", async || {
+        entries(&mut raw, "b")
+            .await
+            .get(1)
+            .is_some_and(|kv| kv.create_revision() > entry.create_revision())
+    })
+    .await;
+    assert_eq!(
+        stays.release().await.expect("the store answers"),
+        Released::Freed
+    );
+    let next = soon(waits).await.expect("no panic").expect("the lock");
+    assert_eq!(
+        next.release().await.expect("the store answers"),
+        Released::Freed
+    );
+}
+
+/// A waiter that is told of the end of the one before it holds without a further look: but not if its own entry went first.
+#[tokio::test]
+async fn waiter_whose_entry_was_deleted_does_not_hold_by_it() {
+    let server = EtcdServer::start().await.expect("a server");
+    let url = url([server.addr()], "session=30s");
+    let (holder, other) = (client(&url).await, client(&url).await);
+    let mut raw = raw(&[server.addr()]).await;
+    for _ in 0..10 {
+        let guard = lock(&holder, "a").await;
+        let waits = waiter(&other, "a");
+        waiting(&holder, "a", 1).await;
+        until_so("it watches both", async || {
+            metric(server.addr(), "etcd_debugging_mvcc_watcher_total").await as usize == 2
+        })
+        .await;
+        let own = entries(&mut raw, "a").await[1].key().to_vec();
+        raw.delete(own, None).await.expect("deleted");
+        assert_eq!(
+            guard.release().await.expect("the store answers"),
+            Released::Freed
+        );
+        let next = soon(waits).await.expect("no panic").expect("the lock");
+        let entry = &entries(&mut raw, "a").await[0];
+        let token = next.token().map(|token| token.get().cast_signed());
+        assert_eq!(token, Some(entry.create_revision()), "it holds by an entry");
+        assert_eq!(
+            next.release().await.expect("the store answers"),
+            Released::Freed
+        );
+    }
+}
+
+/// Both entries end in one step, and their events come in any order.
+#[tokio::test]
+async fn waiter_does_not_hold_when_its_own_lease_took_the_holder_away() {
+    let server = EtcdServer::start().await.expect("a server");
+    let locks = strict_client(&url([server.addr()], "session=5s")).await;
+    let mut raw = raw(&[server.addr()]).await;
+    for _ in 0..5 {
+        let guard = lock(&locks, "a").await;
+        let waits = waiter(&locks, "a");
+        waiting(&locks, "a", 1).await;
+        let lease = entries(&mut raw, "a").await[0].lease();
+        raw.lease_revoke(lease).await.expect("revoked");
+        let next = soon(waits).await.expect("no panic").expect("the lock");
+        let entry = &entries(&mut raw, "a").await[0];
+        let token = next.token().map(|token| token.get().cast_signed());
+        assert_eq!(token, Some(entry.create_revision()), "it holds by an entry");
+        assert_ne!(entry.lease(), lease);
+        assert_eq!(soon(guard.lost()).await, LossReason::SessionEnded);
+        assert_eq!(
+            next.release().await.expect("the store answers"),
+            Released::Freed
+        );
+    }
+}
