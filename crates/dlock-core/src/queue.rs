@@ -1,5 +1,6 @@
 //! The local queue: of all the tasks of one client that want the same name, only the first talks to the store.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -30,11 +31,10 @@ struct Line {
 impl Queue {
     /// The turn, if nobody of this client has it.
     pub(crate) fn try_enter(self: &Arc<Self>, name: &Name) -> Option<Turn> {
-        let mut lines = locked(&self.lines);
-        if lines.contains_key(name) {
-            return None;
-        }
-        lines.insert(name.clone(), Line::default());
+        match locked(&self.lines).entry(name.clone()) {
+            Entry::Occupied(_) => return None,
+            Entry::Vacant(free) => free.insert(Line::default()),
+        };
         Some(self.turn(name, 0))
     }
 

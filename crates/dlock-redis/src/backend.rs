@@ -324,3 +324,29 @@ impl Backend for Polled {
         Ok(self.0.undo(request, millis(MEMORY)).await?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dlock_core::SystemClock;
+
+    /// What is rare is in boxes: the allocator keeps pieces of up to 1 kB ready, and the future is moved into its box.
+    #[tokio::test]
+    async fn an_acquire_and_a_release_are_small() {
+        let config = Config::from_url("redis://127.0.0.1").expect("a good URL");
+        let store = Arc::new(Store::new(config));
+        let backend = RedisBackend {
+            polled: Polled(store.clone()),
+            store,
+        };
+        let name = Name::new("a").expect("a name");
+        let request = Request::new(name, Mode::Exclusive, Arc::new(SystemClock));
+        let lease = Lease::new(&request, request.now());
+        for size in [
+            size_of_val(&*backend.acquire(&request)),
+            size_of_val(&*backend.release(&lease)),
+        ] {
+            assert!(size < 1024, "{size} bytes");
+        }
+    }
+}
