@@ -377,7 +377,14 @@ fn read_life(connection: u64, info: &Answer) -> Option<Life> {
         connection,
         run_id: field("run_id")?.into(),
         seen: Instant::now(),
-        uptime: Duration::from_secs(field("uptime_in_seconds")?.parse().ok()?),
+        // Below zero where the server's clock has been set back since it started: how long ago that was is not known.
+        uptime: Duration::from_secs(
+            field("uptime_in_seconds")?
+                .parse::<i64>()
+                .ok()?
+                .try_into()
+                .unwrap_or(0),
+        ),
     })
 }
 
@@ -405,6 +412,9 @@ mod tests {
         let life = read_life(1, &info).expect("both fields");
         assert_eq!(life.run_id(), "abc");
         assert!(life.age() >= Duration::from_secs(7));
+        let info = Answer::Text("run_id:abc\r\nuptime_in_seconds:-3600\r\n".to_owned());
+        let life = read_life(1, &info).expect("a clock that was set back");
+        assert!(life.age() < Duration::from_secs(7));
         assert!(read_life(1, &Answer::Text("run_id:abc".to_owned())).is_none());
         assert!(read_life(1, &Answer::Nothing).is_none());
     }
