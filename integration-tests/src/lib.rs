@@ -7,6 +7,7 @@
     reason = "test support: a broken assumption should end the test at once, where it broke"
 )]
 
+mod clock;
 mod error;
 mod folder;
 mod holder;
@@ -17,6 +18,7 @@ pub mod proxy;
 pub mod server;
 mod wait;
 
+pub use clock::Clock;
 pub use error::{Error, Result};
 pub use folder::Folder;
 pub use holder::Holder;

@@ -16,7 +16,6 @@ use std::time::Instant;
 
 use dlock_core::{Attempt, Backend, ErrorKind, LossReason, Released, Settings};
 use integration_tests::{FaultProxy, Redis};
-use redis_support::harness::expire_at;
 use redis_support::{SOON, lock};
 use redlock_support::*;
 
@@ -302,78 +301,6 @@ async fn a_node_that_lost_a_hold_is_repaired_and_does_not_count_in_that_round() 
         redlock.release(&next).await.expect("release"),
         Released::Freed
     );
-}
-
-/// R34: a clock that jumps at a node ends holds there early; a quorum of such nodes gives the lock away while its holder still
-/// believes in it. What protects the data is the token.
-#[tokio::test]
-async fn clocks_that_jump_give_the_lock_away_and_the_token_protects() {
-    let five = start(5).await.expect("servers");
-    let settings = Settings::new().renewal(false);
-    let locks = client_with(&five.url(PERSISTENT), settings).await;
-    let old = lock(&locks, "a").await;
-    let other = five.client(PERSISTENT).await;
-    let mutex = other.mutex("a").expect("a name");
-    for server in &five.servers[..3] {
-        let busy = mutex.try_lock().await.expect("an answer");
-        assert!(
-            busy.is_none(),
-            "fewer than a quorum of clocks breaks nothing"
-        );
-        jump(server, "redlock:{a}").await;
-    }
-    let new = mutex.try_lock().await.expect("an answer");
-    let new = new.expect("a quorum has forgotten the holder");
-    assert!(old.is_held(), "the first still believes that it holds");
-    // The resource can tell them apart.
-    assert!(new.token() > old.token());
-    let shop = five.servers[0].url();
-    let resource = redis_support::backend(&shop).await;
-    let (old, new) = (old.token().expect("fencing"), new.token().expect("fencing"));
-    assert!(
-        resource
-            .fenced_set("stock", "new", new)
-            .await
-            .expect("write")
-    );
-    assert!(
-        !resource
-            .fenced_set("stock", "old", old)
-            .await
-            .expect("an answer"),
-        "the stale write got through"
-    );
-}
-
-/// What a jump of a server's clock past a lease does to it. (libfaketime does not go together with the allocator of Debian's Redis.)
-async fn jump(server: &integration_tests::RedisServer, key: &str) {
-    expire_at(server, key).await.expect("EVAL");
-}
-
-#[tokio::test]
-async fn the_clock_of_one_node_breaks_nothing() {
-    let three = start(3).await.expect("servers");
-    let locks = client_with(&three.url(PERSISTENT), Settings::new().lease(seconds(2))).await;
-    let guard = lock(&locks, "a").await;
-    let other = three.client(PERSISTENT).await;
-    for _ in 0..5 {
-        // As if its clock had jumped past the lease.
-        expire_at(&three.servers[0], "redlock:{a}")
-            .await
-            .expect("EVAL");
-        assert!(
-            other
-                .mutex("a")
-                .expect("a name")
-                .try_lock()
-                .await
-                .expect("an answer")
-                .is_none()
-        );
-        assert!(guard.is_held());
-        tokio::time::sleep(ms(300)).await;
-    }
-    assert_eq!(guard.release().await.expect("release"), Released::Freed);
 }
 
 /// An attempt that was abandoned while nodes were down cannot come back with them.

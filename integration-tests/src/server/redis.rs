@@ -28,7 +28,7 @@ pub struct Redis {
     pub replica_of: Option<u16>,
     /// Further arguments, as in `["--maxmemory", "8mb"]`. They win over ours.
     pub args: Vec<String>,
-    /// Further environment, for example to run under `libfaketime`.
+    /// Further environment, for example that of a [`Clock`](crate::Clock).
     pub env: Vec<(String, String)>,
 }
 
