@@ -17,7 +17,6 @@ use std::time::Instant;
 use dlock_core::{
     Backend, ErrorKind, Locks, Mode, Name, Order, Released, Request, Settings, SystemClock,
 };
-use integration_tests::Redis;
 use redis_support::{SOON, calls, lock, number};
 use redlock_support::*;
 
@@ -142,35 +141,6 @@ async fn split_votes_are_resolved_at_once() {
         assert_eq!(held.len(), 1, "of those who tried at once, one has it");
     }
     assert!(start.elapsed() < seconds(20), "{:?}", start.elapsed());
-}
-
-#[tokio::test]
-async fn a_node_with_a_wrong_password_is_named_and_the_password_is_not() {
-    let three = start_with(3, |node| Redis {
-        password: Some(if node == 1 { "other" } else { "hunter2" }.to_owned()),
-        ..Redis::default()
-    })
-    .await
-    .expect("servers");
-    let url = three
-        .url(PERSISTENT)
-        .replace("redlock://", "redlock://:hunter2@");
-    let error = dlock::connect(&url).await.expect_err("refused");
-    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    let text = format!("{error} {error:?}");
-    assert!(
-        text.contains(&three.servers[1].addr().to_string()),
-        "{text}"
-    );
-    assert!(!text.contains("hunter2"), "{text}");
-    // Each node may have its own.
-    let urls = three.servers.iter().map(|server| server.url());
-    let config = dlock_redlock::Config::from_urls(urls)
-        .expect("good URLs")
-        .persistent(true);
-    let locks =
-        Locks::new(Arc::new(config.connect().await.expect("a connection"))).expect("defaults");
-    cycle(&locks, "a").await;
 }
 
 #[tokio::test]

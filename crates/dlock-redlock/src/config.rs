@@ -212,9 +212,9 @@ impl Config {
     /// # Errors
     ///
     /// [`Invalid`](dlock_core::ErrorKind::Invalid) for a setting out of its range, too few nodes, or two that are one server;
-    /// [`Unreachable`](dlock_core::ErrorKind::Unreachable) or [`TimedOut`](dlock_core::ErrorKind::TimedOut) when no quorum
-    /// answers, naming every node and what it said; [`Denied`](dlock_core::ErrorKind::Denied) and the like when a single node
-    /// refuses us, since that does not pass by itself.
+    /// [`Unreachable`](dlock_core::ErrorKind::Unreachable), [`TimedOut`](dlock_core::ErrorKind::TimedOut) or
+    /// [`Denied`](dlock_core::ErrorKind::Denied) when no quorum answers or lets us in, naming every node and what it said; and
+    /// `Invalid` when a single one cannot be a node at all, such as a member of a Cluster.
     pub async fn connect(self) -> Result<RedlockBackend> {
         RedlockBackend::connect(&self).await
     }

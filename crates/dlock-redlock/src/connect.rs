@@ -43,7 +43,7 @@ impl Nodes {
         })
     }
 
-    /// Connects to all nodes. A quorum must answer, and nobody may refuse us.
+    /// Connects to all nodes. A quorum must answer, and nobody may be what no node can be.
     pub(crate) async fn connect(&self) -> Result<()> {
         let mut words = Words::new(self.count());
         let answers = join_all(self.peers.iter().map(|peer| self.greet(peer))).await;
@@ -64,8 +64,9 @@ impl Nodes {
                     lives.extend(run_id.map(|id| (node, id)));
                 }
                 Err(error) => {
-                    refused |= !error.is_retryable();
-                    tracing::warn!(node = self.place(node), %error, "a node cannot be reached");
+                    // A password that is wrong at one node is like a node that is down: it may have been changed there.
+                    refused |= !error.is_retryable() && error.kind() != ErrorKind::Denied;
+                    tracing::warn!(node = self.place(node), %error, "a node cannot be used");
                     words.note(node, Word::Failed(error));
                 }
             }
