@@ -354,7 +354,16 @@ impl Walk<'_> {
         {
             return;
         }
-        if let WakeUp::Poll { longest } = capabilities.wake_up {
+        let WakeUp::Poll { longest } = capabilities.wake_up else {
+            return;
+        };
+        let trip = self.now() + self.ask.settings.trip_timeout;
+        let others_wait = tokio::select! {
+            biased;
+            others_wait = self.ask.client.backend.others_wait(&self.ask.name) => others_wait,
+            () = self.at(Some(trip.min(self.deadline.unwrap_or(Moment::NEVER)))) => true,
+        };
+        if others_wait {
             let until = self.now() + random_between(longest / 2, longest);
             let until = until.min(self.deadline.unwrap_or(Moment::NEVER));
             self.ask.client.clock.sleep_until(until).await;

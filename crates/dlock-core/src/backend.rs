@@ -124,6 +124,20 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Err(self.lacks(Capability::Break))
     }
 
+    /// Whether somebody of another client waits for the lock; `true` when that is not known.
+    ///
+    /// Asked of a store without a queue when the tasks of this client have taken the lock from each other for
+    /// [`local_turns`](crate::Settings::local_turns): they pause only if somebody may need the pause. A store that cannot tell
+    /// leaves this out.
+    ///
+    /// # Cancel safety
+    ///
+    /// It changes nothing, so it may be dropped.
+    async fn others_wait(&self, name: &Name) -> bool {
+        let _ = name;
+        true
+    }
+
     /// Ends connections and background tasks. Called once, after every hold was given back.
     ///
     /// # Errors

@@ -132,7 +132,8 @@ impl Settings {
     }
 
     /// With [`Order::ByClient`] on a store without a queue: how many times in a row tasks of this client take a lock from each
-    /// other before they pause, so that other clients get a chance. Default: 16. At least 1.
+    /// other before they pause, so that other clients get a chance. Default: 16. At least 1. Where the store can tell that nobody
+    /// else waits, they do not pause.
     pub fn local_turns(mut self, turns: u32) -> Self {
         self.local_turns = turns;
         self
