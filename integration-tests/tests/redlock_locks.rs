@@ -252,3 +252,72 @@ async fn many_holds_are_renewed_in_one_round() {
         1
     );
 }
+
+/// Tasks of a client pause for other clients, and so must know of them.
+#[tokio::test]
+async fn those_who_wait_are_known_to_other_clients_and_only_to_them() {
+    let five = start(5).await.expect("servers");
+    let (one, two) = (
+        backend(&five.url(PERSISTENT)).await,
+        backend(&five.url(PERSISTENT)).await,
+    );
+    let name = Name::new("a").expect("a name");
+    let holder = Locks::new(one.clone()).expect("defaults");
+    let waiter = Locks::new(two.clone()).expect("defaults");
+    let guard = lock(&holder, "a").await;
+    known(&one, &name, false).await;
+    let waiting = tokio::spawn(async move { lock(&waiter, "a").await });
+    known(&one, &name, true).await;
+    // It is the only one.
+    known(&two, &name, false).await;
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    let next = waiting.await.expect("a task");
+    assert_eq!(next.release().await.expect("release"), Released::Freed);
+    known(&one, &name, false).await;
+    clean(&five).await;
+    // Where the one that knows does not answer, somebody may wait.
+    for server in &five.servers {
+        server.kill();
+    }
+    assert!(one.others_wait(&name).await);
+}
+
+/// On a loaded machine an answer may be late, and then somebody may wait.
+async fn known(backend: &dlock_redlock::RedlockBackend, name: &Name, waits: bool) {
+    integration_tests::until("what is known of waiters", SOON, || async {
+        match backend.others_wait(name).await {
+            now if now == waits => Ok(()),
+            now => Err(integration_tests::Error::answer(
+                "others_wait",
+                now.to_string(),
+            )),
+        }
+    })
+    .await
+    .expect("it is known");
+}
+
+/// C18, by client: whoever has many tasks at a lock does not keep it from somebody who has one.
+#[tokio::test]
+async fn a_busy_client_makes_room_for_another() {
+    let three = start(3).await.expect("servers");
+    let busy = three.client(PERSISTENT).await;
+    let turns = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        let (busy, turns) = (busy.clone(), turns.clone());
+        tasks.spawn(async move {
+            loop {
+                cycle(&busy, "a").await;
+                turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        });
+    }
+    let other = three.client(PERSISTENT).await;
+    for _ in 0..5 {
+        cycle(&other, "a").await;
+    }
+    let turns = turns.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(turns > 0, "it was not busy");
+    tasks.shutdown().await;
+}

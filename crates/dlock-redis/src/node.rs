@@ -5,6 +5,8 @@
 //! [`Node::take`] returns is `max(last + 1, proposed)`, so that independent servers which are proposed the same number
 //! agree in most cases.
 
+mod waiters;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -38,6 +40,7 @@ pub struct Node {
     store: Store,
     place: String,
     raise: Script,
+    waiters: Script,
     life: Mutex<Option<Life>>,
 }
 
@@ -160,6 +163,7 @@ impl Node {
             store,
             place,
             raise: Script::new("raise", &[include_str!("scripts/raise.lua")]),
+            waiters: Script::new("waiters", &[include_str!("scripts/waiters.lua")]),
             life: Mutex::new(None),
         })
     }

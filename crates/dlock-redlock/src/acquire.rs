@@ -1,12 +1,9 @@
 //! One attempt: all nodes are asked at once, and the first quorum decides.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlock_core::{
-    Attempt, Backoff, Busy, Error, ErrorKind, HeldNow, Lease, Mode, Name, Request, Result,
-};
+use dlock_core::{Attempt, Backoff, Busy, Error, ErrorKind, HeldNow, Lease, Mode, Request, Result};
 use dlock_redis::node::{Raised, Taken};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -69,17 +66,6 @@ impl Nodes {
         Ok(match self.vote(request, gate).await? {
             Outcome::Decided(attempt) => attempt,
             Outcome::Split(busy) => Attempt::Busy(busy),
-        })
-    }
-
-    /// The node that those who wait for a lock ask before the others, the same for all of them: where they meet one by one,
-    /// they split no votes.
-    pub(crate) fn gate_of(&self, name: &Name) -> Option<usize> {
-        (0..self.count()).max_by_key(|node| {
-            // Clients that list the nodes in another order, or hash otherwise, only collide more often.
-            let mut hash = DefaultHasher::new();
-            (self.place(*node), name.as_str()).hash(&mut hash);
-            hash.finish()
         })
     }
 

@@ -1,5 +1,4 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use dlock_core::{
@@ -9,6 +8,7 @@ use dlock_core::{
 
 use crate::config::Config;
 use crate::connect::Nodes;
+use crate::wait::Waiter;
 
 /// Locks at a quorum of independent Redis servers.
 ///
@@ -79,12 +79,7 @@ impl Backend for RedlockBackend {
 
     /// Waiters leave the pauses after a split vote to core's back-off: many of them that repeat at once only collide again.
     async fn acquire(&self, request: &Request) -> Result<Attempt> {
-        let waiter = Waiter {
-            asked: AtomicU32::new(0),
-            gate: self.nodes.gate_of(request.name()),
-            nodes: self.nodes.clone(),
-            capabilities: self.capabilities.clone(),
-        };
+        let waiter = Waiter::new(&self.nodes, &self.capabilities, request.name());
         waiter.acquire(request).await
     }
 
@@ -116,50 +111,12 @@ impl Backend for RedlockBackend {
         self.nodes.free_by_force(name).await
     }
 
+    async fn others_wait(&self, name: &Name) -> bool {
+        self.nodes.others_wait(name).await
+    }
+
     async fn close(&self) -> Result<()> {
         self.nodes.close().await;
         Ok(())
-    }
-}
-
-/// One question in so many goes to all nodes at once: the gate may have kept what somebody left who is dead.
-const OPEN_VOTES: u32 = 4;
-
-/// The same quorum for core's wait loop: one vote for each question, most of them through the gate.
-#[derive(Debug)]
-struct Waiter {
-    asked: AtomicU32,
-    gate: Option<usize>,
-    nodes: Arc<Nodes>,
-    capabilities: Capabilities,
-}
-
-#[async_trait]
-impl Backend for Waiter {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    fn identity(&self) -> &str {
-        ""
-    }
-
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
-        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
-        let open = asked.is_multiple_of(OPEN_VOTES);
-        let gate = self.gate.filter(|_| !open);
-        self.nodes.ask_once(request, gate).await
-    }
-
-    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        self.nodes.extend(leases).await
-    }
-
-    async fn release(&self, lease: &Lease) -> Result<Released> {
-        self.nodes.free(lease).await
-    }
-
-    async fn abandon(&self, request: &Request) -> Result<()> {
-        self.nodes.undo(request).await
     }
 }

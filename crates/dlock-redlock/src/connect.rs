@@ -16,6 +16,7 @@ use crate::peer::Peer;
 use crate::stake::{Mask, bit};
 use crate::undo::Undoing;
 use crate::vote::quorum_of;
+use crate::wait::Waiting;
 
 /// What the operations share. Each file adds its own to it.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ pub(crate) struct Nodes {
     pub(crate) longest_lease: Duration,
     pub(crate) persistent: bool,
     pub(crate) undoing: Undoing,
+    pub(crate) waiting: Waiting,
     background: Arc<Background>,
 }
 
@@ -39,6 +41,7 @@ impl Nodes {
             longest_lease: config.longest_lease,
             persistent: config.persistent,
             undoing: Undoing::default(),
+            waiting: Waiting::new(config.retry),
             background: Arc::default(),
         })
     }

@@ -14,6 +14,7 @@ mod renew;
 mod stake;
 mod undo;
 mod vote;
+mod wait;
 
 pub use backend::RedlockBackend;
 pub use config::Config;

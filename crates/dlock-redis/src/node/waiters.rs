@@ -1,0 +1,46 @@
+//! Who waits, as a node is told: hints for clients that would make room for others.
+
+use std::time::Duration;
+
+use dlock_core::{Name, Result};
+
+use super::Node;
+use crate::acquire::strange;
+use crate::connect::{Answer, Call, millis};
+
+impl Node {
+    /// Tells the server that `client` waits for the lock, for the next `time`. Nothing is granted by it.
+    ///
+    /// # Errors
+    ///
+    /// When the server did not confirm.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the server may have been told.
+    pub async fn wait_for(&self, name: &Name, client: &str, time: Duration) -> Result<()> {
+        let time = time.max(Duration::from_millis(1));
+        self.waiters_of(name, client, time).await.map(|_| ())
+    }
+
+    /// Whether anybody but `client` has told the server that it waits.
+    ///
+    /// # Errors
+    ///
+    /// When the server did not answer.
+    pub async fn others_wait(&self, name: &Name, client: &str) -> Result<bool> {
+        self.waiters_of(name, client, Duration::ZERO).await
+    }
+
+    async fn waiters_of(&self, name: &Name, client: &str, time: Duration) -> Result<bool> {
+        let key = self.store.keys.lock(name);
+        let call = Call::on(&self.waiters, &key)
+            .arg(client)
+            .arg(millis(time).to_string());
+        let limit = self.store.config.answer_timeout;
+        match self.store.link.call(&call, limit).await?.0 {
+            Answer::Number(others) => Ok(others == 1),
+            _ => Err(strange("to a waiter in an unknown form").into()),
+        }
+    }
+}

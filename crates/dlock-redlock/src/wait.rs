@@ -1,0 +1,147 @@
+//! How a waiter asks: through the gate of a lock, one node that all who wait ask before the others.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use dlock_core::{
+    Attempt, AttemptId, Backend, Capabilities, Lease, Name, Released, Renewal, Request, Result,
+};
+
+use crate::connect::Nodes;
+
+/// One question in so many goes to all nodes at once: the gate may have kept what somebody left who is dead.
+const OPEN_VOTES: u32 = 4;
+/// A waiter is remembered for longer than its longest pause, since its next question may take a while.
+const SLACK: Duration = Duration::from_millis(250);
+
+/// How this client tells the others that it waits.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    client: String,
+    /// How often it is told, as long as it is so.
+    again: Duration,
+    origin: Instant,
+}
+
+impl Waiting {
+    pub(crate) fn new(longest_pause: Duration) -> Self {
+        Self {
+            client: AttemptId::new().to_string(),
+            again: longest_pause + SLACK,
+            origin: Instant::now(),
+        }
+    }
+}
+
+impl Nodes {
+    /// The node that those who wait for a lock ask before the others, the same for all of them: where they meet one by one,
+    /// they split no votes.
+    fn gate_of(&self, name: &Name) -> Option<usize> {
+        (0..self.count()).max_by_key(|node| {
+            // Clients that list the nodes in another order, or hash otherwise, only collide more often.
+            let mut hash = DefaultHasher::new();
+            (self.place(*node), name.as_str()).hash(&mut hash);
+            hash.finish()
+        })
+    }
+
+    /// Whether somebody of another client waits, as the gate has been told; yes when it cannot be asked.
+    pub(crate) async fn others_wait(&self, name: &Name) -> bool {
+        let Some(Ok(gate)) = self.gate_of(name).map(|gate| self.peer(gate)) else {
+            return true;
+        };
+        let question = gate.node.others_wait(name, &self.waiting.client);
+        let limit = self.node_timeout();
+        let answer = tokio::time::timeout(limit, gate.call(limit, question)).await;
+        answer.map_or(true, |answer| answer.unwrap_or(true))
+    }
+
+    /// Tells the gate that this client waits. It is only a hint, so nobody waits for the answer.
+    fn tell_that_we_wait(self: &Arc<Self>, gate: usize, name: &Name) {
+        let (nodes, name) = (self.clone(), name.clone());
+        self.in_background(async move {
+            let Ok(gate) = nodes.peer(gate) else { return };
+            let (client, time) = (&nodes.waiting.client, nodes.waiting.again * 2);
+            let hint = gate.node.wait_for(&name, client, time);
+            if let Err(error) = gate.call(nodes.node_timeout(), hint).await {
+                tracing::debug!(%error, "a waiter could not make itself known");
+            }
+        });
+    }
+}
+
+/// The quorum for core's wait loop: one vote for each question, most of them through the gate.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    asked: AtomicU32,
+    /// When the gate is to be told again that we wait: microseconds after the origin.
+    tell_at: AtomicU64,
+    gate: Option<usize>,
+    nodes: Arc<Nodes>,
+    capabilities: Capabilities,
+}
+
+impl Waiter {
+    pub(crate) fn new(nodes: &Arc<Nodes>, capabilities: &Capabilities, name: &Name) -> Self {
+        Self {
+            asked: AtomicU32::new(0),
+            tell_at: AtomicU64::new(0),
+            gate: nodes.gate_of(name),
+            nodes: nodes.clone(),
+            capabilities: capabilities.clone(),
+        }
+    }
+
+    /// Others who hold the lock learn that somebody waits, and let go of it in time (C18).
+    fn tell(&self, name: &Name) {
+        let waiting = &self.nodes.waiting;
+        let now = micros(waiting.origin.elapsed());
+        if let Some(gate) = self.gate
+            && now >= self.tell_at.load(Ordering::Relaxed)
+        {
+            self.tell_at
+                .store(now + micros(waiting.again), Ordering::Relaxed);
+            self.nodes.tell_that_we_wait(gate, name);
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 2)
+}
+
+#[async_trait]
+impl Backend for Waiter {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn identity(&self) -> &str {
+        ""
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        if asked > 0 {
+            self.tell(request.name());
+        }
+        let open = asked.is_multiple_of(OPEN_VOTES);
+        let gate = self.gate.filter(|_| !open);
+        self.nodes.ask_once(request, gate).await
+    }
+
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        self.nodes.extend(leases).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<Released> {
+        self.nodes.free(lease).await
+    }
+
+    async fn abandon(&self, request: &Request) -> Result<()> {
+        self.nodes.undo(request).await
+    }
+}
