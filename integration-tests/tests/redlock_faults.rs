@@ -15,14 +15,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dlock_core::{Attempt, Backend, ErrorKind, LossReason, Released, Settings};
-use integration_tests::{FaultProxy, Redis};
-use redis_support::{SOON, lock};
+use integration_tests::{FaultProxy, Redis, RedisServer};
+use redis_support::{SOON, lock, number};
 use redlock_support::*;
 
 #[tokio::test]
 async fn one_and_two_nodes_down_are_not_missed_and_three_are() {
     let five = start(5).await.expect("servers");
-    let locks = five.client(PERSISTENT).await;
+    // Nobody has to wait so long: those who are down say so at once.
+    let locks = five.client("?persistent=true&node_timeout=2s").await;
     let mut last = cycle(&locks, "a").await;
     for down in [3, 1] {
         five.servers[down].kill();
@@ -339,4 +340,60 @@ async fn abandon_is_confirmed_by_a_quorum_and_finished_later() {
     // And it is refused when it asks again.
     let again = redlock.try_acquire(&attempt).await;
     assert!(!matches!(again, Ok(Attempt::Held(_))), "{again:?}");
+}
+
+/// What a node remembers of attempts that it is to refuse.
+async fn refused_attempts(server: &RedisServer, name: &str) -> i64 {
+    let key = format!("redlock:{{{name}}}:t");
+    number(&server.command(&["ZCARD", &key]).await.expect("ZCARD"))
+}
+
+/// A release that comes before the answers of slow nodes frees them too, and costs those who come later nothing.
+#[tokio::test]
+async fn a_release_before_the_last_answers_leaves_nothing_to_remember() {
+    let five = start(5).await.expect("servers");
+    let mut url = five.url("?persistent=true&node_timeout=5s&answer_timeout=10s");
+    let mut slow = Vec::new();
+    for server in &five.servers[..2] {
+        let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+        url = url.replace(&server.addr().to_string(), &proxy.addr().to_string());
+        slow.push(proxy);
+    }
+    let locks = client(&url).await;
+    cycle(&locks, "a").await;
+    for proxy in &slow {
+        proxy.delay(integration_tests::Direction::ToClient, ms(300));
+    }
+    for _ in 0..5 {
+        cycle(&locks, "a").await;
+    }
+    clean(&five).await;
+    locks.close().await.expect("close");
+    for server in &five.servers {
+        assert_eq!(refused_attempts(server, "a").await, 0);
+    }
+}
+
+/// A request that was sent again on a new connection may still come on the old one: the node must know that it has ended.
+#[tokio::test]
+async fn a_request_that_was_sent_twice_is_refused_after_the_release() {
+    let three = start(3).await.expect("servers");
+    let proxy = FaultProxy::start(three.servers[1].addr())
+        .await
+        .expect("a proxy");
+    let url = three.url("?persistent=true&node_timeout=5s");
+    let url = url.replace(
+        &three.servers[1].addr().to_string(),
+        &proxy.addr().to_string(),
+    );
+    // The quorum needs that node, so no answer of it is late.
+    three.servers[2].kill();
+    let locks = client(&url).await;
+    cycle(&locks, "a").await;
+    proxy.drop_reply(1);
+    let guard = lock(&locks, "a").await;
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    assert_eq!(refused_attempts(&three.servers[0], "a").await, 0);
+    assert_eq!(refused_attempts(&three.servers[1], "a").await, 1);
+    clean(&three).await;
 }

@@ -222,6 +222,9 @@ impl Node {
     /// Takes the lock if it is free; the same attempt twice is one hold. The counter becomes `max(last + 1, proposed)`, where
     /// `proposed` counts as at most [`HIGHEST_PROPOSAL`].
     ///
+    /// The flag is set when the connection broke and the request was sent again: the first one may still be under way, and take
+    /// effect later. Then [`free`](Node::free) it as a stray, whatever was answered.
+    ///
     /// # Errors
     ///
     /// [`Error::held_now`] tells whether the attempt may have succeeded.
@@ -229,7 +232,7 @@ impl Node {
     /// # Cancel safety
     ///
     /// If the future is dropped, the attempt may hold the lock there: [`free`](Node::free) it, as a stray.
-    pub async fn take(&self, wish: Wish<'_>, proposed: u64) -> Result<Taken> {
+    pub async fn take(&self, wish: Wish<'_>, proposed: u64) -> Result<(Taken, bool)> {
         let store = &self.store;
         let key = store.keys.lock(wish.name);
         let call = Call::on(&store.scripts.acquire, &key)
@@ -237,8 +240,8 @@ impl Node {
             .arg(store.how.acquire(wish.mode, wish.lease, ""))
             .arg(store.how.lasts(wish.lease))
             .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
-        let (answer, _) = store.link.call(&call, store.config.answer_timeout).await?;
-        Ok(read_taken(answer)?)
+        let (answer, twice) = store.link.call(&call, store.config.answer_timeout).await?;
+        Ok((read_taken(answer)?, twice))
     }
 
     /// Raises the counter to `token`, if the attempt still holds the lock there.

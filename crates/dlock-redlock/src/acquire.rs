@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use dlock_core::{Attempt, Backoff, Busy, Error, ErrorKind, HeldNow, Lease, Mode, Request, Result};
 use dlock_redis::node::{Raised, Taken};
 use futures::StreamExt;
+use futures::future::Ready;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 
@@ -34,6 +35,15 @@ enum Outcome {
 pub(crate) struct Said {
     pub(crate) vote: Vote,
     pub(crate) word: Word,
+}
+
+impl Said {
+    fn failed(error: Error) -> Self {
+        Self {
+            vote: Vote::Failed,
+            word: Word::Failed(error),
+        }
+    }
 }
 
 impl Nodes {
@@ -89,9 +99,10 @@ impl Nodes {
             let ask = self.clone().ask(gate, stake.clone(), stake.mode, proposed);
             let (_, said) = ask.await;
             match said.vote {
-                // It was the only one asked, so nothing is left anywhere.
+                // It was the only one asked, so nothing is left anywhere; unless it was asked twice.
                 Vote::Others(_, free_in) => {
                     let retry_after = free_in;
+                    self.undo_later(stake, FuturesUnordered::<Ready<(usize, ())>>::new());
                     return Ok(Outcome::Decided(Attempt::Busy(Busy { retry_after })));
                 }
                 // The others mostly agree with its number.
@@ -175,23 +186,26 @@ impl Nodes {
         mode: Mode,
         proposed: u64,
     ) -> (usize, Said) {
+        let Some(under_way) = stake.begin(node) else {
+            let why = "the hold has ended, or is being asked for there";
+            return (node, Said::failed(unasked(why)));
+        };
         let said = match self.take_at(node, &stake, mode, proposed).await {
-            Ok((Taken::Held { counter }, None)) => {
-                stake.has(node);
-                Said {
-                    vote: Vote::Granted(counter),
-                    word: Word::Agreed("granted"),
+            Ok((Taken::Held { counter }, twice, why)) => {
+                under_way.gave(twice);
+                match why {
+                    None => Said {
+                        vote: Vote::Granted(counter),
+                        word: Word::Agreed("granted"),
+                    },
+                    Some(why) => Said {
+                        vote: Vote::Uncounted,
+                        word: Word::Uncounted(why),
+                    },
                 }
             }
-            Ok((Taken::Held { .. }, Some(why))) => {
-                stake.has(node);
-                Said {
-                    vote: Vote::Uncounted,
-                    word: Word::Uncounted(why),
-                }
-            }
-            Ok((Taken::Others { free_in, counter }, _)) => {
-                stake.has_not(node);
+            Ok((Taken::Others { free_in, counter }, twice, _)) => {
+                under_way.gave_nothing(twice);
                 Said {
                     vote: Vote::Others(counter, free_in),
                     word: Word::Against("held by others"),
@@ -199,36 +213,31 @@ impl Nodes {
             }
             Err(error) => {
                 if error.held_now() == HeldNow::No {
-                    stake.has_not(node);
+                    under_way.gave_nothing(false);
                 }
-                Said {
-                    vote: Vote::Failed,
-                    word: Word::Failed(error),
-                }
+                Said::failed(error)
             }
         };
         (node, said)
     }
 
-    /// The answer, and why it does not count if it does not.
+    /// The answer, whether the request was sent twice, and why it does not count if it does not.
     async fn take_at(
         &self,
         node: usize,
         stake: &Stake,
         mode: Mode,
         proposed: u64,
-    ) -> Result<(Taken, Option<String>)> {
+    ) -> Result<(Taken, bool, Option<String>)> {
         let peer = self.peer(node)?;
         let patience = self.patience(stake.lease);
-        if !stake.begin(node) {
-            return Err(unasked("the hold has ended"));
-        }
         peer.call(patience, async {
             if self.persistent {
-                return Ok((peer.node.take(stake.wish(mode), proposed).await?, None));
+                let (taken, twice) = peer.node.take(stake.wish(mode), proposed).await?;
+                return Ok((taken, twice, None));
             }
             let life = peer.node.life().await?;
-            let taken = peer.node.take(stake.wish(mode), proposed).await?;
+            let (taken, twice) = peer.node.take(stake.wish(mode), proposed).await?;
             let counts = if peer.node.is_same(&life) {
                 is_of_age(&life, self.longest_lease)
             } else {
@@ -237,7 +246,7 @@ impl Nodes {
                         .to_owned(),
                 )
             };
-            Ok((taken, counts.err()))
+            Ok((taken, twice, counts.err()))
         })
         .await
     }

@@ -59,9 +59,7 @@ impl Nodes {
             let request = Request::new(name.clone(), holder.mode, Arc::new(SystemClock))
                 .with_lease(BREAK_LEASE);
             let stake = Arc::new(Stake::of(&request).for_attempt(AttemptId::from(owner)));
-            for node in 0..self.count() {
-                stake.begin(node);
-            }
+            stake.doubt(self.all());
             self.clear(stake, self.all()).await?;
         }
         Ok(info.is_locked())

@@ -26,7 +26,7 @@ impl Nodes {
             let stake = stake.clone();
             async move {
                 let stray = stake.is_doubtful(node);
-                (node, (stray, nodes.free_at(node, &stake).await))
+                (node, (stray, nodes.free_behind(node, &stake).await))
             }
         });
         let mut time_up = std::pin::pin!(sleep_until(Instant::now() + limit));
@@ -85,9 +85,7 @@ impl Nodes {
     /// that confirmed. The rest is undone in the background, until each node has confirmed or the lease is over.
     pub(crate) async fn undo(self: &Arc<Self>, request: &Request) -> Result<()> {
         let stake = Arc::new(Stake::of(request));
-        for node in 0..self.count() {
-            stake.begin(node);
-        }
+        stake.doubt(self.all());
         self.clear(stake, self.all()).await.map(|_| ())
     }
 

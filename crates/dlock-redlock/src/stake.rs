@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dlock_core::{AttemptId, Lease, Mode, Name, Request};
 use dlock_redis::node::Wish;
+use tokio::sync::Notify;
 
 /// A set of nodes, by their place in the list.
 pub(crate) type Mask = u64;
@@ -27,6 +28,10 @@ pub(crate) struct Stake {
     holds: AtomicU64,
     /// The nodes to which a request to take the lock went, and whose answer did not come (yet).
     doubtful: AtomicU64,
+    /// The nodes whose answer is still waited for.
+    under_way: AtomicU64,
+    /// Told when one of them is waited for no longer.
+    answered: Notify,
     /// The nodes that have confirmed a release.
     freed: AtomicU64,
     /// No request to take the lock may be sent any more.
@@ -45,6 +50,8 @@ impl Stake {
             label: request.label().to_owned(),
             holds: AtomicU64::new(0),
             doubtful: AtomicU64::new(0),
+            under_way: AtomicU64::new(0),
+            answered: Notify::new(),
             freed: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             told: AtomicBool::new(false),
@@ -70,6 +77,8 @@ impl Stake {
             label: String::new(),
             holds: AtomicU64::new(0),
             doubtful: AtomicU64::new(Mask::MAX),
+            under_way: AtomicU64::new(0),
+            answered: Notify::new(),
             freed: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             told: AtomicBool::new(false),
@@ -87,16 +96,41 @@ impl Stake {
         }
     }
 
-    /// A request to take the lock goes out now; `false` when that is forbidden.
-    pub(crate) fn begin(&self, node: usize) -> bool {
-        self.doubtful.fetch_or(bit(node), Ordering::SeqCst);
-        // Whoever ends it looks at the doubts after that: one of the two sees the other.
-        !self.ended.load(Ordering::SeqCst)
+    /// Requests of it may be under way to these nodes, and nobody here waits for their answers.
+    pub(crate) fn doubt(&self, nodes: Mask) {
+        self.doubtful.fetch_or(nodes, Ordering::SeqCst);
     }
 
-    pub(crate) fn has(&self, node: usize) {
-        self.holds.fetch_or(bit(node), Ordering::SeqCst);
-        self.doubtful.fetch_and(!bit(node), Ordering::SeqCst);
+    /// A request to take the lock goes out now; `None` when it must not: the hold has ended, or another request is under way there.
+    pub(crate) fn begin(&self, node: usize) -> Option<UnderWay<'_>> {
+        if self.under_way.fetch_or(bit(node), Ordering::SeqCst) & bit(node) != 0 {
+            return None;
+        }
+        let only = self.doubtful.fetch_or(bit(node), Ordering::SeqCst) & bit(node) == 0;
+        let under_way = UnderWay {
+            stake: self,
+            node,
+            only,
+        };
+        // Whoever ends it looks at the doubts after that: one of the two sees the other.
+        if self.ended.load(Ordering::SeqCst) {
+            under_way.gave_nothing(false);
+            return None;
+        }
+        Some(under_way)
+    }
+
+    /// Resolves when no answer from these nodes is waited for.
+    pub(crate) async fn answered(&self, nodes: Mask) {
+        loop {
+            let told = self.answered.notified();
+            let mut told = std::pin::pin!(told);
+            told.as_mut().enable();
+            if self.under_way.load(Ordering::SeqCst) & nodes == 0 {
+                return;
+            }
+            told.await;
+        }
     }
 
     /// It is certain that the node has nothing of it.
@@ -109,6 +143,12 @@ impl Stake {
     pub(crate) fn was_freed(&self, node: usize) {
         self.freed.fetch_or(bit(node), Ordering::SeqCst);
         self.has_not(node);
+    }
+
+    /// The node had it until now, but whether that was the only request is known when it has been answered.
+    pub(crate) fn was_freed_before_the_answer(&self, node: usize) {
+        self.freed.fetch_or(bit(node), Ordering::SeqCst);
+        self.holds.fetch_and(!bit(node), Ordering::SeqCst);
     }
 
     /// At how many nodes it was good until it was released.
@@ -130,9 +170,52 @@ impl Stake {
         self.holds.load(Ordering::SeqCst) | self.doubtful.load(Ordering::SeqCst)
     }
 
+    /// Whether an answer of this node is waited for.
+    pub(crate) fn is_under_way(&self, node: usize) -> bool {
+        self.under_way.load(Ordering::SeqCst) & bit(node) != 0
+    }
+
     /// Whether a request to take the lock may still be under way to this node.
     pub(crate) fn is_doubtful(&self, node: usize) -> bool {
         self.doubtful.load(Ordering::SeqCst) & bit(node) != 0
+    }
+}
+
+/// A request to take the lock whose answer is waited for. Dropped without a word, it stays in doubt.
+#[derive(Debug)]
+pub(crate) struct UnderWay<'a> {
+    stake: &'a Stake,
+    node: usize,
+    /// No earlier one is in doubt at that node.
+    only: bool,
+}
+
+impl UnderWay<'_> {
+    /// The node has given the lock. If the request was sent twice, the other may follow.
+    pub(crate) fn gave(self, twice: bool) {
+        let Self { stake, node, only } = &self;
+        // A release that overtook the answer, but not the request, has freed it already.
+        if stake.freed.load(Ordering::SeqCst) & bit(*node) == 0 {
+            stake.holds.fetch_or(bit(*node), Ordering::SeqCst);
+        }
+        if *only && !twice {
+            stake.doubtful.fetch_and(!bit(*node), Ordering::SeqCst);
+        }
+    }
+
+    /// The node has not given the lock, or was not asked.
+    pub(crate) fn gave_nothing(self, twice: bool) {
+        if self.only && !twice {
+            self.stake.has_not(self.node);
+        }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let Self { stake, node, .. } = self;
+        stake.under_way.fetch_and(!bit(*node), Ordering::SeqCst);
+        stake.answered.notify_waiters();
     }
 }
 
@@ -146,12 +229,36 @@ mod tests {
         let name = Name::new("a").expect("a name");
         let request = Request::new(name, Mode::Exclusive, Arc::new(SystemClock));
         let stake = Stake::of(&request);
-        assert!(stake.begin(0) && stake.begin(1) && stake.begin(2));
-        stake.has(0);
-        stake.has_not(1);
+        let [zero, one, two] = [0, 1, 2].map(|node| stake.begin(node).expect("allowed"));
+        assert!(stake.begin(2).is_none(), "one is under way");
+        zero.gave(false);
+        one.gave_nothing(false);
+        drop(two);
         assert_eq!(stake.anywhere(), 0b101);
         assert!(stake.is_doubtful(2) && !stake.is_doubtful(0));
         stake.end();
-        assert!(!stake.begin(3));
+        assert!(stake.begin(3).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_release_between_request_and_answer_is_settled_by_the_answer() {
+        let name = Name::new("a").expect("a name");
+        let request = Request::new(name, Mode::Exclusive, Arc::new(SystemClock));
+        let stake = Stake::of(&request);
+        let [first, second, third] = [0, 1, 2].map(|node| stake.begin(node).expect("allowed"));
+        stake.was_freed_before_the_answer(0);
+        stake.was_freed_before_the_answer(2);
+        assert_eq!(stake.freed(), 2);
+        first.gave(false);
+        third.gave(true);
+        stake.answered(0b101).await;
+        assert_eq!(stake.anywhere(), 0b110, "another request may follow");
+        // Nobody waits for the second any more, so nobody learns what came of it.
+        drop(second);
+        stake.answered(0b11).await;
+        assert!(stake.is_doubtful(1));
+        // Not even a later answer tells.
+        stake.begin(1).expect("allowed").gave(false);
+        assert!(stake.is_doubtful(1));
     }
 }
