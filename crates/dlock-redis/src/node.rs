@@ -194,10 +194,7 @@ impl Node {
         {
             return Ok(life);
         }
-        let (connection, info) = self
-            .store
-            .link
-            .server_info()
+        let (connection, info) = Box::pin(self.store.link.server_info())
             .await
             .map_err(|trouble| trouble.about("asking for its age (INFO server)").unsent())?;
         let life = read_life(connection, &info)
@@ -240,8 +237,14 @@ impl Node {
             .arg(store.how.acquire(wish.mode, wish.lease, ""))
             .arg(store.how.lasts(wish.lease))
             .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
-        let (answer, twice) = store.link.call(&call, store.config.answer_timeout).await?;
+        let (answer, twice) = self.trip(&call).await?;
         Ok((read_taken(answer)?, twice))
+    }
+
+    /// A call on the heap: whoever asks several nodes at once moves what it waits for from hand to hand, and this is large.
+    async fn trip(&self, call: &Call<'_>) -> Result<(Answer, bool), Trouble> {
+        let store = &self.store;
+        Box::pin(store.link.call(call, store.config.answer_timeout)).await
     }
 
     /// Raises the counter to `token`, if the attempt still holds the lock there.
@@ -254,8 +257,7 @@ impl Node {
         let call = Call::on(&self.raise, &key)
             .arg(Attempt32::new(attempt))
             .arg(digits(token));
-        let limit = self.store.config.answer_timeout;
-        match self.store.link.call(&call, limit).await?.0 {
+        match self.trip(&call).await?.0 {
             Answer::Number(1) => Ok(Raised::Yes),
             Answer::Number(_) => Ok(Raised::Gone),
             Answer::Text(counter) => match counter.parse() {
@@ -289,7 +291,7 @@ impl Node {
         } else {
             store.call(&store.scripts.release, &key, attempt)
         };
-        match store.link.call(&call, store.config.answer_timeout).await? {
+        match self.trip(&call).await? {
             (Answer::Number(1), _) => Ok(true),
             (_, false) => Ok(false),
             // The first request may have freed it, and its answer was lost: nobody knows (C15).

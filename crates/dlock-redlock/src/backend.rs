@@ -79,7 +79,7 @@ impl Backend for RedlockBackend {
 
     /// Waiters leave the pauses after a split vote to core's back-off: many of them that repeat at once only collide again.
     async fn acquire(&self, request: &Request) -> Result<Attempt> {
-        let waiter = Waiter::new(&self.nodes, &self.capabilities, request.name());
+        let waiter = Waiter::new(&self.nodes, &self.capabilities);
         waiter.acquire(request).await
     }
 

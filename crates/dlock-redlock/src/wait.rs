@@ -79,29 +79,25 @@ pub(crate) struct Waiter {
     asked: AtomicU32,
     /// When the gate is to be told again that we wait: microseconds after the origin.
     tell_at: AtomicU64,
-    gate: Option<usize>,
     nodes: Arc<Nodes>,
     capabilities: Capabilities,
 }
 
 impl Waiter {
-    pub(crate) fn new(nodes: &Arc<Nodes>, capabilities: &Capabilities, name: &Name) -> Self {
+    pub(crate) fn new(nodes: &Arc<Nodes>, capabilities: &Capabilities) -> Self {
         Self {
             asked: AtomicU32::new(0),
             tell_at: AtomicU64::new(0),
-            gate: nodes.gate_of(name),
             nodes: nodes.clone(),
             capabilities: capabilities.clone(),
         }
     }
 
     /// Others who hold the lock learn that somebody waits, and let go of it in time (C18).
-    fn tell(&self, name: &Name) {
+    fn tell(&self, gate: usize, name: &Name) {
         let waiting = &self.nodes.waiting;
         let now = micros(waiting.origin.elapsed());
-        if let Some(gate) = self.gate
-            && now >= self.tell_at.load(Ordering::Relaxed)
-        {
+        if now >= self.tell_at.load(Ordering::Relaxed) {
             self.tell_at
                 .store(now + micros(waiting.again), Ordering::Relaxed);
             self.nodes.tell_that_we_wait(gate, name);
@@ -125,12 +121,16 @@ impl Backend for Waiter {
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
         let asked = self.asked.fetch_add(1, Ordering::Relaxed);
-        if asked > 0 {
-            self.tell(request.name());
+        if asked == 0 {
+            // Mostly it is free.
+            return self.nodes.ask_once(request, None).await;
+        }
+        let gate = self.nodes.gate_of(request.name());
+        if let Some(gate) = gate {
+            self.tell(gate, request.name());
         }
         let open = asked.is_multiple_of(OPEN_VOTES);
-        let gate = self.gate.filter(|_| !open);
-        self.nodes.ask_once(request, gate).await
+        self.nodes.ask_once(request, gate.filter(|_| !open)).await
     }
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {

@@ -37,8 +37,7 @@ impl Node {
         let call = Call::on(&self.waiters, &key)
             .arg(client)
             .arg(millis(time).to_string());
-        let limit = self.store.config.answer_timeout;
-        match self.store.link.call(&call, limit).await?.0 {
+        match self.trip(&call).await?.0 {
             Answer::Number(others) => Ok(others == 1),
             _ => Err(strange("to a waiter in an unknown form").into()),
         }
