@@ -222,10 +222,10 @@ async fn everything(locks: &Locks, other: &Locks) {
     assert_eq!(reader.release().await.expect("release"), Released::Freed);
     assert_eq!(second.release().await.expect("release"), Released::Freed);
     let writer = handle(locks).write().await.expect("to write");
-    let reader = writer.downgrade().await.expect("downgrade");
+    writer.downgrade().await.expect("downgrade");
     let second = handle(other).read().await.expect("to read");
     assert!(other.break_lock(shared).await.expect("break"));
-    drop((reader, second));
+    drop((writer, second));
     // Many at once, so that votes are split and counters differ.
     let cycles = (0..40).map(|n| {
         let locks = if n % 2 == 0 { locks } else { other };
