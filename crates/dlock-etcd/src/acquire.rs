@@ -116,7 +116,20 @@ impl EtcdBackend {
     }
 
     async fn hold_or_wait(&self, request: &Request) -> Result<Attempt, Trouble> {
+        // A try has nothing to read. Where others were met the last time, it would be in vain.
+        if request.mode() == Mode::Exclusive && !self.attempts.is_wanted(request.name()) {
+            if let held @ Attempt::Held(_) = self.try_to_hold(request).await? {
+                return Ok(held);
+            }
+            request.mark_contended();
+        }
+        Box::pin(self.stand_in(request)).await
+    }
+
+    async fn stand_in(&self, request: &Request) -> Result<Attempt, Trouble> {
         let (entry, place, seen) = self.enqueue(request).await?;
+        let alone = matches!(place, Place::Holds { .. });
+        self.attempts.wanted(request.name(), !alone);
         match place {
             Place::Holds { .. } => Ok(self.held(request, entry)),
             Place::Behind(watched) => {

@@ -10,7 +10,7 @@ use crate::error::Trouble;
 use crate::key::LockKeys;
 use crate::slots::Slots;
 
-/// How many abandoned attempts are remembered here. Only this client sends requests of its attempts.
+/// How many abandoned attempts are remembered here, and how many locks with a queue. Only this client sends requests of its attempts.
 const REMEMBERED: usize = 4096;
 /// A request that arrives later than this after its attempt was abandoned is beyond belief; its mark may go.
 const MARK_LASTS: Duration = Duration::from_secs(600);
@@ -23,6 +23,8 @@ struct Known {
     /// The attempts of which something is in the store, or may come there.
     seats: HashMap<AttemptId, Seat>,
     slots: Slots,
+    /// The locks that others wanted too when we asked last. Only a hint.
+    wanted: HashSet<Name>,
     refused: HashSet<AttemptId>,
     refused_in_order: VecDeque<AttemptId>,
     marks: VecDeque<(Instant, i64, Vec<u8>)>,
@@ -116,6 +118,23 @@ impl Attempts {
         known.seats.get(&attempt).map(|seat| seat.key.clone())
     }
 
+    /// Notes whether others wanted the lock too.
+    pub(crate) fn wanted(&self, name: &Name, by_others: bool) {
+        let wanted = &mut self.known().wanted;
+        if !by_others {
+            wanted.remove(name);
+            return;
+        }
+        if wanted.len() >= REMEMBERED {
+            wanted.clear();
+        }
+        wanted.insert(name.clone());
+    }
+
+    pub(crate) fn is_wanted(&self, name: &Name) -> bool {
+        self.known().wanted.contains(name)
+    }
+
     pub(crate) fn refuse(&self, attempt: AttemptId) {
         let mut known = self.known();
         if !known.refused.insert(attempt) {
@@ -199,6 +218,21 @@ mod tests {
         }
         assert!(seat(&attempts, &first, 1).is_ok());
         assert_eq!(attempts.known().refused.len(), REMEMBERED);
+    }
+
+    #[test]
+    fn locks_that_others_want_are_remembered_and_not_without_end() {
+        let attempts = Attempts::default();
+        let name = |n: usize| Name::new(n.to_string()).expect("a name");
+        attempts.wanted(&name(0), true);
+        assert!(attempts.is_wanted(&name(0)) && !attempts.is_wanted(&name(1)));
+        attempts.wanted(&name(0), false);
+        assert!(!attempts.is_wanted(&name(0)));
+        for n in 0..=REMEMBERED {
+            attempts.wanted(&name(n), true);
+        }
+        assert!(attempts.known().wanted.len() <= REMEMBERED);
+        assert!(attempts.is_wanted(&name(REMEMBERED)));
     }
 
     #[test]
