@@ -216,3 +216,41 @@ async fn try_that_was_busy_takes_no_effect_later() {
         "a late request took effect"
     );
 }
+
+/// A release that one server did not answer is done by another. The first request arrives when the client holds the lock again.
+#[tokio::test]
+async fn late_delete_of_a_release_meets_no_later_hold() {
+    let server = EtcdServer::start().await.expect("a server");
+    let proxies = [
+        FaultProxy::start(server.addr()).await.expect("a proxy"),
+        FaultProxy::start(server.addr()).await.expect("a proxy"),
+    ];
+    let addresses = [proxies[0].addr(), proxies[1].addr()];
+    let locks = client(&url(addresses, "session=60s&answer_timeout=500ms")).await;
+    let mut raw = raw(&[server.addr()]).await;
+    let guard = lock(&locks, "a").await;
+    // Only the server that the client has chosen has heard of it.
+    let slow = usize::from(proxies[1].bytes().to_server > proxies[0].bytes().to_server);
+    proxies[slow].pause(Direction::ToServer);
+    let before = proxies[slow].bytes().to_server;
+    assert_eq!(
+        guard.release().await.expect("the other one answers"),
+        Released::Freed
+    );
+    let guard = lock(&locks, "a").await;
+    proxies[slow].resume();
+    until_so("the late request arrives", async || {
+        proxies[slow].bytes().to_server > before
+    })
+    .await;
+    // Long enough for what was sent to be done.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let found = entries(&mut raw, "a").await;
+    assert_eq!(found.len(), 1, "the hold is in the store");
+    let token = guard.token().map(|token| token.get().cast_signed());
+    assert_eq!(token, Some(found[0].create_revision()));
+    assert_eq!(
+        guard.release().await.expect("the store answers"),
+        Released::Freed
+    );
+}

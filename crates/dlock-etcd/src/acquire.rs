@@ -116,14 +116,34 @@ impl EtcdBackend {
     }
 
     async fn hold_or_wait(&self, request: &Request) -> Result<Attempt, Trouble> {
-        // A try has nothing to read. Where others were met the last time, it would be in vain.
-        if request.mode() == Mode::Exclusive && !self.attempts.is_wanted(request.name()) {
-            if let held @ Attempt::Held(_) = self.try_to_hold(request).await? {
-                return Ok(held);
-            }
-            request.mark_contended();
+        // Where others were met the last time, it would be in vain.
+        if request.mode() == Mode::Exclusive
+            && !self.attempts.is_wanted(request.name())
+            && let Some(held) = self.take_if_free(request).await?
+        {
+            return Ok(held);
         }
         Box::pin(self.stand_in(request)).await
+    }
+
+    /// Takes a lock that nobody else wants, without a look at the queue. If this is sent twice the entry may be there nevertheless: the next
+    /// request of the attempt finds it.
+    async fn take_if_free(&self, request: &Request) -> Result<Option<Attempt>, Trouble> {
+        let lock = self.keys.lock(request.name());
+        let session = self.sessions.usable().await?;
+        let seated = self.attempts.seat(request, &lock, session.id)?;
+        let mut txn = self.entry_txn(request, &seated, &session);
+        // The own key is one of them.
+        txn.when.pop();
+        txn.when.push(When::NoneIn(lock.all()));
+        let sent = self.send(request.attempt(), &session, &txn).await?;
+        Ok(match sent {
+            Sent::Answer(answer) if answer.succeeded => {
+                let entry = Entry::new(seated.key, answer.revision, &session);
+                Some(self.held(request, entry))
+            }
+            _ => None,
+        })
     }
 
     async fn stand_in(&self, request: &Request) -> Result<Attempt, Trouble> {

@@ -23,6 +23,8 @@ struct Known {
     /// The attempts of which something is in the store, or may come there.
     seats: HashMap<AttemptId, Seat>,
     slots: Slots,
+    /// The lease under which the last entry was put.
+    lease: i64,
     /// The locks that others wanted too when we asked last. Only a hint.
     wanted: HashSet<Name>,
     refused: HashSet<AttemptId>,
@@ -47,6 +49,8 @@ struct Seat {
     key: Vec<u8>,
     /// Whether a request of the attempt may still reach the store.
     in_doubt: bool,
+    /// Whether a delete of the key may still reach the store: then nobody may have the key any more.
+    deleting: bool,
 }
 
 impl Attempts {
@@ -77,6 +81,9 @@ impl Attempts {
                 again: true,
             });
         }
+        if std::mem::replace(&mut known.lease, lease) != lease {
+            known.slots.keep_only(lease);
+        }
         let slot = known.slots.take(lease, request.name());
         let key = lock.entry(request.mode(), lease, slot);
         let seat = Seat {
@@ -85,6 +92,7 @@ impl Attempts {
             slot,
             key: key.clone(),
             in_doubt: false,
+            deleting: false,
         };
         known.seats.insert(attempt, seat);
         Ok(Seated { key, again: false })
@@ -148,10 +156,27 @@ impl Attempts {
         }
     }
 
-    /// Nothing of the attempt is in the store, and nothing will come: its key is free for another.
+    /// Whether the key may be deleted without a look at what is there: it is this attempt's, and no request of it is in doubt. Until
+    /// [`deleted`](Self::deleted), also if the future of the delete is dropped, it counts as under way.
+    pub(crate) fn delete(&self, attempt: AttemptId) -> bool {
+        let mut known = self.known();
+        let seat = known.seats.get_mut(&attempt);
+        seat.is_some_and(|seat| !seat.in_doubt && !std::mem::replace(&mut seat.deleting, true))
+    }
+
+    /// The delete was answered, and was sent once.
+    pub(crate) fn deleted(&self, attempt: AttemptId) {
+        if let Some(seat) = self.known().seats.get_mut(&attempt) {
+            seat.deleting = false;
+        }
+    }
+
+    /// Nothing of the attempt is in the store, and nothing will come: its key is free for another, unless a late delete could meet that.
     pub(crate) fn over(&self, attempt: AttemptId) {
         let mut known = self.known();
-        if let Some(seat) = known.seats.remove(&attempt) {
+        if let Some(seat) = known.seats.remove(&attempt)
+            && !seat.deleting
+        {
             known.slots.give_back(seat.lease, &seat.name, seat.slot);
         }
     }
@@ -273,6 +298,32 @@ mod tests {
         attempts.over(second.attempt());
         attempts.over(third.attempt());
         assert!(attempts.known().seats.is_empty() && attempts.known().slots.is_empty());
+    }
+
+    #[test]
+    fn a_key_that_a_late_delete_could_meet_is_given_to_nobody() {
+        let attempts = Attempts::default();
+        let (first, second, third) = (request(), request(), request());
+        let key = seat(&attempts, &first, 7).expect("a seat");
+        attempts.sending(first.attempt());
+        assert!(!attempts.delete(first.attempt()), "it is in doubt");
+        attempts.settled(first.attempt());
+        assert!(attempts.delete(first.attempt()));
+        assert!(!attempts.delete(first.attempt()), "one may be under way");
+        attempts.over(first.attempt());
+        assert!(!attempts.delete(first.attempt()), "it is over");
+        let other = seat(&attempts, &second, 7).expect("a seat");
+        assert_ne!(other, key);
+        // Answered, so the next one may have it.
+        assert!(attempts.delete(second.attempt()));
+        attempts.deleted(second.attempt());
+        attempts.over(second.attempt());
+        assert_eq!(seat(&attempts, &third, 7).expect("a seat"), other);
+        attempts.over(third.attempt());
+        // Another lease is another key, and the old ones are forgotten.
+        seat(&attempts, &first, 8).expect("a seat");
+        attempts.over(first.attempt());
+        assert!(attempts.known().slots.is_empty());
     }
 
     #[test]

@@ -184,6 +184,15 @@ impl Link {
         .await
     }
 
+    /// Removes a key; `false` when it was not there.
+    pub(crate) async fn delete(&self, key: &[u8]) -> Result<Told<bool>, Trouble> {
+        self.call(None, Client::kv_client, |mut keys| {
+            let key = key.to_vec();
+            async move { keys.delete(key, None).await.map(|gone| gone.deleted() > 0) }
+        })
+        .await
+    }
+
     /// Asks one node alone, the one that knows about an event already.
     pub(crate) async fn txn_at(&self, node: usize, txn: &Txn) -> Result<Answer, Trouble> {
         self.ask(node, self.answer_timeout, Client::kv_client, &|mut keys| {

@@ -1,4 +1,5 @@
-//! Frees what is ours, and nothing else: a key may be another attempt's by now, so each removal compares whose it is (C6).
+//! Frees what is ours, and nothing else: a key may be another attempt's by now, so a removal compares whose it is, unless the key is
+//! known to be ours and no request is in doubt (C6).
 
 use dlock_core::{AttemptId, Error, ErrorKind, Lease, Mode, Released, Request, Result};
 
@@ -76,12 +77,29 @@ impl EtcdBackend {
         })
     }
 
+    /// Removes the entry without comparing: only while nobody else can have the key, neither now nor when a late request arrives.
+    async fn delete(&self, attempt: AttemptId, key: &[u8]) -> Result<Removed, Trouble> {
+        let told = self.link.delete(key).await?;
+        if !told.doubt {
+            self.attempts.deleted(attempt);
+        }
+        self.attempts.over(attempt);
+        Ok(Removed {
+            found: told.value,
+            doubt: told.doubt,
+        })
+    }
+
     pub(crate) async fn free(&self, lease: &Lease) -> Result<Released> {
         let Some(held) = lease.native::<Held>() else {
             return Ok(Released::AlreadyLost);
         };
         let attempt = lease.attempt();
-        let removed = self.remove(attempt, &held.key, Some(held.created)).await?;
+        let removed = if self.attempts.delete(attempt) {
+            self.delete(attempt, &held.key).await?
+        } else {
+            self.remove(attempt, &held.key, Some(held.created)).await?
+        };
         match removed {
             Removed { found: true, .. } => Ok(Released::Freed),
             Removed { doubt: false, .. } => Ok(Released::AlreadyLost),

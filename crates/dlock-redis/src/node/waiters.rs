@@ -19,8 +19,9 @@ impl Node {
     ///
     /// If the future is dropped, the server may have been told.
     pub async fn wait_for(&self, name: &Name, client: &str, time: Duration) -> Result<()> {
-        let time = time.max(Duration::from_millis(1));
-        self.waiters_of(name, client, time).await.map(|_| ())
+        self.waiters_of(name, client, millis(time))
+            .await
+            .map(|_| ())
     }
 
     /// Whether anybody but `client` has told the server that it waits.
@@ -29,14 +30,14 @@ impl Node {
     ///
     /// When the server did not answer.
     pub async fn others_wait(&self, name: &Name, client: &str) -> Result<bool> {
-        self.waiters_of(name, client, Duration::ZERO).await
+        self.waiters_of(name, client, 0).await
     }
 
-    async fn waiters_of(&self, name: &Name, client: &str, time: Duration) -> Result<bool> {
+    async fn waiters_of(&self, name: &Name, client: &str, time: u64) -> Result<bool> {
         let key = self.store.keys.lock(name);
         let call = Call::on(&self.waiters, &key)
             .arg(client)
-            .arg(millis(time).to_string());
+            .arg(time.to_string());
         match self.trip(&call).await?.0 {
             Answer::Number(others) => Ok(others == 1),
             _ => Err(strange("to a waiter in an unknown form").into()),
