@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use dlock_core::{Locks, Released, Settings};
+use dlock_core::{ErrorKind, Locks, Released, Settings};
 use futures::future::join_all;
-use integration_tests::{Direction, FaultProxy, RedisServer};
+use integration_tests::{Direction, FaultProxy, Redis, RedisServer};
 use redis_support::*;
 
 const TASKS: u64 = 100;
@@ -129,6 +129,43 @@ async fn locks_that_others_hold_are_busy_or_waited_for() {
         assert_eq!(guard.release().await.expect("release"), Released::Freed);
     }
     assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_with_one_lock_is_told_to_its_own_task_alone() {
+    let server = RedisServer::start_with(Redis {
+        acl: Some(ACL.replace("~dlock:* ", "~dlock:{good* ~dlock:{dlock-check-* ")),
+        ..Redis::default()
+    })
+    .await
+    .expect("redis");
+    let url = server.url().replace("redis://", "redis://locker:s3cret@");
+    let locks = client(&url).await;
+    // Neither a lock of ours nor a string.
+    let strange = ["HSET", "dlock:{good:7}", "a", "b"];
+    server.command(&strange).await.expect("HSET");
+    for _ in 0..5 {
+        let tasks = (0..TASKS).map(|n| {
+            let name = match n {
+                33 => "forbidden".to_owned(),
+                n => format!("good:{n}"),
+            };
+            let mutex = locks.mutex(name).expect("a name");
+            tokio::spawn(async move {
+                let guard = mutex.try_lock().await?.expect("nobody has it");
+                guard.release().await
+            })
+        });
+        let ends = join_all(tasks.collect::<Vec<_>>()).await;
+        for (n, end) in ends.into_iter().enumerate() {
+            match (n, end.expect("a task")) {
+                (7, Err(error)) => assert_eq!(error.kind(), ErrorKind::Store, "{error}"),
+                (33, Err(error)) => assert_eq!(error.kind(), ErrorKind::Denied, "{error}"),
+                (7 | 33, Ok(_)) => panic!("{n} was taken"),
+                (_, end) => assert_eq!(end.expect("a lock"), Released::Freed),
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -136,7 +136,11 @@ impl Many {
         }
         let said = match self.link.call_once(&call, self.limit).await {
             Ok(Answer::List(said)) if said.len() == wishes.len() => said,
-            Ok(_) => return tell_all(wishes, &strange("to many in an unknown form")),
+            Ok(_) => return tell_all(wishes, &strange("to many in an unknown form").breaking()),
+            // The server's word may be about one of them alone, such as a missing permission: each asks for itself.
+            Err(trouble) if trouble.sent && trouble.kind != ErrorKind::TimedOut => {
+                return tell_all(wishes, &trouble.breaking());
+            }
             Err(trouble) => return tell_all(wishes, &trouble),
         };
         for (wish, said) in wishes.into_iter().zip(said) {
