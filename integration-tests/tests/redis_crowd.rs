@@ -303,3 +303,23 @@ fn a_runtime_that_ends_leaves_no_crowd_behind() {
         drop(server);
     });
 }
+
+#[tokio::test]
+async fn a_lock_that_cannot_be_renewed_costs_no_other() {
+    let server = RedisServer::start().await.expect("redis");
+    let settings = Settings::new().lease(seconds(3));
+    let locks = client_with(&server.url(), settings).await;
+    let (bad, good) = (lock(&locks, "bad").await, lock(&locks, "good").await);
+    for command in [
+        &["DEL", "dlock:{bad}"][..],
+        &["HSET", "dlock:{bad}", "a", "b"],
+    ] {
+        server.command(command).await.expect("a command");
+    }
+    // Both were due in the same trips.
+    let reason = tokio::time::timeout(SOON, bad.lost()).await;
+    reason.expect("the loss is told");
+    let lost = tokio::time::timeout(seconds(2), good.lost()).await;
+    assert!(lost.is_err(), "it was not renewed because of the other");
+    assert_eq!(good.release().await.expect("release"), Released::Freed);
+}

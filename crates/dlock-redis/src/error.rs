@@ -63,6 +63,11 @@ impl Trouble {
         self
     }
 
+    /// Whether the server has answered, with a word that may be about the request alone.
+    pub(crate) fn is_of_the_server(&self) -> bool {
+        self.sent && !self.broken && self.kind != ErrorKind::TimedOut
+    }
+
     pub(crate) fn message(&self) -> &str {
         &self.message
     }

@@ -138,7 +138,7 @@ impl Many {
             Ok(Answer::List(said)) if said.len() == wishes.len() => said,
             Ok(_) => return tell_all(wishes, &strange("to many in an unknown form").breaking()),
             // The server's word may be about one of them alone, such as a missing permission: each asks for itself.
-            Err(trouble) if trouble.sent && trouble.kind != ErrorKind::TimedOut => {
+            Err(trouble) if trouble.is_of_the_server() => {
                 return tell_all(wishes, &trouble.breaking());
             }
             Err(trouble) => return tell_all(wishes, &trouble),
