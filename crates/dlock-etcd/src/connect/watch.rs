@@ -46,8 +46,10 @@ impl Link {
     /// "From now on" and not from the revision that the caller has read: a watch that starts at a revision which has passed is
     /// served by the server's 100 ms loop. The caller compares [`Watch::since`] with what it has read.
     pub(crate) async fn watch(&self, what: Watching<'_>) -> Result<Watch, Trouble> {
+        // Two watches are two trips, one after the other.
+        let limit = what.own.map(|_| self.answer_timeout * 2);
         let told = self
-            .call(None, Client::watch_client, |mut watches| {
+            .call(limit, Client::watch_client, |mut watches| {
                 let mut options = options(what.puts);
                 if !what.range.end.is_empty() {
                     options = options.with_range(what.range.end.clone());
