@@ -56,11 +56,14 @@ pub(crate) async fn crowd(server: &RedisServer) {
         let _ = holder.release().await.unwrap();
         let mut waits = Vec::new();
         let mut counts = Vec::new();
+        let mut slowest = 0.0_f64;
         for worker in workers {
             let own = worker.await.unwrap();
             counts.push(own.len());
             // The first wait began before the start.
-            waits.extend(own.into_iter().skip(1));
+            let own: Vec<u64> = own.into_iter().skip(1).collect();
+            slowest = slowest.max(own.iter().sum::<u64>() as f64 / own.len() as f64);
+            waits.extend(own);
         }
         let time = start.elapsed().as_secs_f64();
         let handed = handed.load(Ordering::Relaxed) as f64;
@@ -68,11 +71,12 @@ pub(crate) async fn crowd(server: &RedisServer) {
         let mean = waits.iter().sum::<u64>() as f64 / waits.len() as f64;
         let (p99, max) = (percentile(&mut waits, 0.99), percentile(&mut waits, 1.0));
         println!(
-            "{what:<58}{:>8.0} hand-offs/s (>= 3000)  {evals:.2} requests each  wait mean {:.1} ms, p99 {:.2}x, max {:.2}x (<= 2x)  cycles of a worker {}..{}",
+            "{what:<58}{:>8.0} hand-offs/s (>= 3000)  {evals:.2} requests each  wait mean {:.1} ms, p99 {:.2}x, max {:.2}x (<= 2x), mean of the slowest worker {:.2}x  cycles of a worker {}..{}",
             handed / time,
             mean / 1e3,
             p99 / mean,
             max / mean,
+            slowest / mean,
             counts.iter().min().unwrap(),
             counts.iter().max().unwrap(),
         );
