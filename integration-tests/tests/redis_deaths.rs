@@ -1,4 +1,4 @@
-//! Waiters and grantees that die: with a signal nobody can catch, or in silence.
+//! Waiters and grantees that die, with a signal nobody can catch or in silence, and what they leave that could take effect later.
 
 #![allow(
     clippy::expect_used,
@@ -147,4 +147,28 @@ async fn a_waiter_that_was_cut_off_gives_its_place_up() {
     mine.close().await.expect("close");
     theirs.close().await.expect("close");
     assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+/// The first request was sent on a connection that broke, and could still come when the caller has been told that others hold the lock.
+#[tokio::test]
+async fn a_request_that_was_sent_twice_is_refused_after_the_caller_gave_up() {
+    let server = RedisServer::start().await.expect("redis");
+    let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
+    let mine = client(&server.url()).await;
+    for style in ["fair", "barging"] {
+        let url = format!("{}?style={style}", through(&server, &proxy));
+        for limit in [Duration::ZERO, Duration::from_millis(300)] {
+            let name = format!("{style}{}", limit.as_millis());
+            let guard = lock(&mine, &name).await;
+            let theirs = client(&url).await;
+            let mutex = theirs.mutex(&name).expect("a name");
+            proxy.drop_reply(1);
+            let got = mutex.lock_within(limit).await.expect("an answer");
+            assert!(got.is_none(), "{name} is held");
+            let memory = ["ZCARD", &format!("dlock:{{{name}}}:t")];
+            let refused = number(&server.command(&memory).await.expect("ZCARD"));
+            assert_eq!(refused, 1, "{name}: it could come late, and take the lock");
+            assert_eq!(guard.release().await.expect("release"), Released::Freed);
+        }
+    }
 }

@@ -255,7 +255,10 @@ impl Walk<'_> {
                         let hold = doubt.settle(lease, settings.clone(), owner, turn);
                         return Ok(Some(Guard::new(self.ask.client.clone(), hold, false)));
                     }
-                    Err(too_late) => too_late,
+                    Err(too_late) => {
+                        in_doubt = true;
+                        too_late
+                    }
                 },
                 Answer::Busy => {
                     doubt.strike();

@@ -23,8 +23,8 @@ struct Known {
     /// The attempts of which something is in the store, or may come there.
     seats: HashMap<AttemptId, Seat>,
     slots: Slots,
-    /// The lease under which the last entry was put.
-    lease: i64,
+    /// Keys that a late delete could meet. Their slots stay taken as long as their lease lives.
+    retired: Vec<(Instant, Seat)>,
     /// The locks that others wanted too when we asked last. Only a hint.
     wanted: HashSet<Name>,
     refused: HashSet<AttemptId>,
@@ -80,9 +80,6 @@ impl Attempts {
                 key: seat.key.clone(),
                 again: true,
             });
-        }
-        if std::mem::replace(&mut known.lease, lease) != lease {
-            known.slots.keep_only(lease);
         }
         let slot = known.slots.take(lease, request.name());
         let key = lock.entry(request.mode(), lease, slot);
@@ -174,9 +171,12 @@ impl Attempts {
     /// Nothing of the attempt is in the store, and nothing will come: its key is free for another, unless a late delete could meet that.
     pub(crate) fn over(&self, attempt: AttemptId) {
         let mut known = self.known();
-        if let Some(seat) = known.seats.remove(&attempt)
-            && !seat.deleting
-        {
+        let Some(seat) = known.seats.remove(&attempt) else {
+            return;
+        };
+        if seat.deleting {
+            known.retire(seat);
+        } else {
             known.slots.give_back(seat.lease, &seat.name, seat.slot);
         }
     }
@@ -200,6 +200,20 @@ impl Attempts {
             break;
         }
         None
+    }
+}
+
+impl Known {
+    /// Of other leases than this seat's, which have most likely ended, what was retired long ago is forgotten.
+    fn retire(&mut self, seat: Seat) {
+        let of_now = seat.lease;
+        let old = |(since, seat): &mut (Instant, Seat)| {
+            seat.lease != of_now && since.elapsed() >= MARK_LASTS
+        };
+        for (_, seat) in self.retired.extract_if(.., old) {
+            self.slots.give_back(seat.lease, &seat.name, seat.slot);
+        }
+        self.retired.push((Instant::now(), seat));
     }
 }
 
@@ -320,10 +334,20 @@ mod tests {
         attempts.over(second.attempt());
         assert_eq!(seat(&attempts, &third, 7).expect("a seat"), other);
         attempts.over(third.attempt());
-        // Another lease is another key, and the old ones are forgotten.
-        seat(&attempts, &first, 8).expect("a seat");
-        attempts.over(first.attempt());
-        assert!(attempts.known().slots.is_empty());
+    }
+
+    #[test]
+    fn a_thread_that_comes_late_with_an_old_lease_frees_no_key_of_the_new_one() {
+        let attempts = Attempts::default();
+        let (holds, retired, stale, next) = (request(), request(), request(), request());
+        let held = seat(&attempts, &holds, 8).expect("a seat");
+        let given_up = seat(&attempts, &retired, 8).expect("a seat");
+        assert!(attempts.delete(retired.attempt()));
+        attempts.over(retired.attempt());
+        // It asked for a session before the new one was there.
+        seat(&attempts, &stale, 7).expect("a seat");
+        let next = seat(&attempts, &next, 8).expect("a seat");
+        assert!(next != held && next != given_up);
     }
 
     #[test]

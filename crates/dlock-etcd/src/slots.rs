@@ -34,11 +34,6 @@ impl Slots {
         }
     }
 
-    /// Another lease than this one has ended.
-    pub(crate) fn keep_only(&mut self, lease: i64) {
-        self.0.retain(|(of, _), _| *of == lease);
-    }
-
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

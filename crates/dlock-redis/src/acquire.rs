@@ -25,6 +25,8 @@ pub(crate) enum Reply {
         free_in: Option<Duration>,
         /// The last token given out: a later grant has a higher one.
         last: u64,
+        /// A request may still be under way, and must be refused when the attempt is given up (C13).
+        stray: bool,
     },
 }
 
@@ -101,12 +103,15 @@ impl Store {
                 alone: _until_answered,
                 stray,
             } => {
-                let reply = self.ask(request, "").await;
+                let mut reply = self.ask(request, "").await;
                 if stray {
-                    reply.map(Reply::astray).map_err(Trouble::in_doubt)
-                } else {
-                    reply
+                    reply = reply.map(Reply::astray).map_err(Trouble::in_doubt);
                 }
+                if let Ok(Reply::Others { stray: true, .. }) = reply {
+                    let undone = self.undo(request, millis(MEMORY)).await;
+                    undone.map_err(Trouble::in_doubt)?;
+                }
+                reply
             }
         }
     }
@@ -169,6 +174,7 @@ impl Store {
             Answer::Number(left) => Ok(Reply::Others {
                 free_in: in_millis(left),
                 last: 0,
+                stray: false,
             }),
             Answer::List(parts) => match parts.as_slice() {
                 [Answer::Number(left), Answer::Text(last)] => Ok(Reply::Others {
@@ -176,6 +182,7 @@ impl Store {
                     last: last
                         .parse()
                         .map_err(|_| strange("a token that is no number"))?,
+                    stray: false,
                 }),
                 [Answer::Text(what)] if what == "abandoned" => Err(Trouble::new(
                     ErrorKind::Store,
@@ -237,7 +244,11 @@ impl Reply {
     pub(crate) fn astray(self) -> Self {
         match self {
             Self::Held(lease) => Self::Held(lease.with_native(Arc::new(Past::Stray))),
-            others => others,
+            Self::Others { free_in, last, .. } => Self::Others {
+                free_in,
+                last,
+                stray: true,
+            },
         }
     }
 }

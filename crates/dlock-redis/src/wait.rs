@@ -117,7 +117,12 @@ impl Store {
                     let held = if stray { held.astray() } else { held };
                     return Ok(held.into());
                 }
-                Ok(Reply::Others { free_in, last }) => {
+                Ok(Reply::Others {
+                    free_in,
+                    last,
+                    stray: sent_twice,
+                }) => {
+                    stray |= sent_twice;
                     request.mark_contended();
                     asked = Some(Asked {
                         sent,
