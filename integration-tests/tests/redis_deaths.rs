@@ -172,3 +172,30 @@ async fn a_request_that_was_sent_twice_is_refused_after_the_caller_gave_up() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_plain_waiter_whose_request_was_sent_twice_waits_on() {
+    let server = RedisServer::start().await.expect("redis");
+    let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
+    let mine = client(&format!("{}?style=plain", server.url())).await;
+    let theirs = client(&format!("{}?style=plain", through(&server, &proxy))).await;
+    let guard = lock(&mine, "a").await;
+    proxy.drop_reply(1);
+    let waiter = tokio::spawn({
+        let theirs = theirs.clone();
+        async move { lock(&theirs, "a").await }
+    });
+    // The first request was undone, so that it cannot come late.
+    integration_tests::until("the undo", SOON, || async {
+        let keys = server.command(&["KEYS", "dlock-abandoned:*"]).await?;
+        match keys.list().len() {
+            1 => Ok(()),
+            other => Err(integration_tests::Error::answer("KEYS", other.to_string())),
+        }
+    })
+    .await
+    .expect("it is remembered");
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    let granted = waiter.await.expect("a task");
+    assert_eq!(granted.release().await.expect("release"), Released::Freed);
+}
