@@ -246,7 +246,7 @@ async fn a_node_with_another_password_is_missed_by_nobody_and_two_are_named() {
     let three = start_with(3, |node| password(["hunter2", "other", "hunter2"][node]))
         .await
         .expect("servers");
-    let url = three.url(PERSISTENT);
+    let url = three.url("?persistent=true&node_timeout=2s");
     let url = url.replace("redlock://", "redlock://:hunter2@");
     let locks = client(&url).await;
     for _ in 0..3 {
@@ -268,7 +268,7 @@ async fn a_node_with_another_password_is_missed_by_nobody_and_two_are_named() {
     let three = start_with(3, |node| password(["hunter2", "other", "others"][node]))
         .await
         .expect("servers");
-    let url = three.url(PERSISTENT);
+    let url = three.url("?persistent=true&node_timeout=2s");
     let error = dlock::connect(&url.replace("redlock://", "redlock://:hunter2@"))
         .await
         .expect_err("refused");
