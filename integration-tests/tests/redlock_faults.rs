@@ -52,7 +52,9 @@ async fn one_and_two_nodes_down_are_not_missed_and_three_are() {
         .try_lock()
         .await
         .expect_err("two of five");
-    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    // The three decide it, perhaps before the others have answered, which then count as silent.
+    let known = [ErrorKind::Unreachable, ErrorKind::TimedOut];
+    assert!(known.contains(&error.kind()), "{error}");
     assert!(start.elapsed() < seconds(3), "{:?}", start.elapsed());
     let text = error.to_string();
     assert!(text.contains("2 of 5 nodes agreed, 3 are needed"), "{text}");
