@@ -116,7 +116,7 @@ impl Nodes {
         let mut asks = self.each(others, |nodes, node| {
             nodes.ask(node, stake.clone(), stake.mode, proposed)
         });
-        let mut verdict = collect(&mut asks, until, &mut ballot, &mut words).await;
+        let mut verdict = collect(&mut asks, (until, limit), &mut ballot, &mut words).await;
         if verdict == Verdict::Apart {
             verdict = self
                 .bring_together(&stake, limit, &mut ballot, &mut words)
@@ -144,7 +144,7 @@ impl Nodes {
                 })
             }
             // Core abandons the attempt, everywhere.
-            Verdict::Open | Verdict::Failed => Err(self.explain(words, self.quorum, limit)),
+            Verdict::Open | Verdict::Failed => Err(self.explain(words, self.quorum)),
         }
     }
 
@@ -322,7 +322,7 @@ impl Nodes {
 /// Waits for answers until they decide, or the time is up.
 async fn collect<F>(
     asks: &mut FuturesUnordered<F>,
-    until: Instant,
+    (until, limit): (Instant, Duration),
     ballot: &mut Ballot,
     words: &mut Words,
 ) -> Verdict
@@ -345,7 +345,10 @@ where
                 ballot.cast(node, said.vote);
                 words.note(node, said.word);
             }
-            None => ballot.close(),
+            None => {
+                words.time_up(limit);
+                ballot.close();
+            }
         }
     }
 }

@@ -76,7 +76,7 @@ impl Nodes {
         }
         if refused || words.agreed() < self.quorum {
             let needed = if refused { self.count() } else { self.quorum };
-            return Err(self.explain(words, needed, self.node_timeout));
+            return Err(self.explain(words, needed));
         }
         Ok(())
     }
@@ -133,12 +133,8 @@ impl Nodes {
     }
 
     /// The error that names every node.
-    pub(crate) fn explain(&self, words: Words, needed: usize, limit: Duration) -> Error {
-        words.error(
-            self.peers.iter().map(|peer| peer.node.place()),
-            needed,
-            limit,
-        )
+    pub(crate) fn explain(&self, words: Words, needed: usize) -> Error {
+        words.error(self.peers.iter().map(|peer| peer.node.place()), needed)
     }
 
     /// The same question to several nodes at once. What `make` makes may go on in the background.

@@ -18,17 +18,29 @@ pub(crate) enum Word {
 
 /// The words of all nodes to one question.
 #[derive(Debug)]
-pub(crate) struct Words(Vec<Option<Word>>);
+pub(crate) struct Words {
+    said: Vec<Option<Word>>,
+    /// How long was waited for those who have not said anything; `None` when the others had decided before.
+    waited: Option<Duration>,
+}
 
 impl Words {
     pub(crate) fn new(nodes: usize) -> Self {
-        Self(std::iter::repeat_with(|| None).take(nodes).collect())
+        Self {
+            said: std::iter::repeat_with(|| None).take(nodes).collect(),
+            waited: None,
+        }
     }
 
     pub(crate) fn note(&mut self, node: usize, word: Word) {
-        if let Some(said) = self.0.get_mut(node) {
+        if let Some(said) = self.said.get_mut(node) {
             *said = Some(word);
         }
+    }
+
+    /// Who has said nothing by now has let this time pass.
+    pub(crate) fn time_up(&mut self, limit: Duration) {
+        self.waited = Some(limit);
     }
 
     /// How many nodes did what was asked.
@@ -42,23 +54,23 @@ impl Words {
     }
 
     fn count(&self, which: impl Fn(&Word) -> bool) -> usize {
-        self.0.iter().flatten().filter(|word| which(word)).count()
+        self.said
+            .iter()
+            .flatten()
+            .filter(|word| which(word))
+            .count()
     }
 
-    /// One error for all. Its kind is that of the trouble; where nodes are in different trouble, the one that may pass.
-    pub(crate) fn error<'a>(
-        self,
-        places: impl Iterator<Item = &'a str>,
-        needed: usize,
-        limit: Duration,
-    ) -> Error {
-        let all = self.0.len();
+    /// One error for all. Its kind is that of the trouble; where nodes are in different trouble, the one that may pass. A node that
+    /// was not waited for is in no trouble, for all we know.
+    pub(crate) fn error<'a>(self, places: impl Iterator<Item = &'a str>, needed: usize) -> Error {
+        let all = self.said.len();
         let agreed = self.agreed();
         let mut kind = None;
         let mut certain = true;
         let mut source = None;
         let mut said = Vec::with_capacity(all);
-        for (place, word) in places.zip(self.0) {
+        for (place, word) in places.zip(self.said) {
             let (worst, text) = match word {
                 Some(Word::Agreed(text)) => {
                     certain = false;
@@ -78,8 +90,13 @@ impl Words {
                 }
                 None => {
                     certain = false;
-                    let text = format!("no answer within {limit:?}");
-                    (Some(ErrorKind::TimedOut), text)
+                    match self.waited {
+                        Some(limit) => (
+                            Some(ErrorKind::TimedOut),
+                            format!("no answer within {limit:?}"),
+                        ),
+                        None => (None, "not waited for".to_owned()),
+                    }
                 }
             };
             kind = match (kind, worst) {
@@ -123,14 +140,25 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(200);
 
-    fn words(said: Vec<Option<Word>>) -> Error {
+    fn words(said: Vec<Option<Word>>, waited: Option<Duration>) -> Error {
         let mut words = Words::new(3);
+        if let Some(limit) = waited {
+            words.time_up(limit);
+        }
         for (node, word) in said.into_iter().enumerate() {
             if let Some(word) = word {
                 words.note(node, word);
             }
         }
-        words.error(["a:1", "b:2", "c:3"].into_iter(), 2, LIMIT)
+        words.error(["a:1", "b:2", "c:3"].into_iter(), 2)
+    }
+
+    fn granted_failed_silent() -> Vec<Option<Word>> {
+        vec![
+            Some(Word::Agreed("granted")),
+            failed(ErrorKind::Unreachable),
+            None,
+        ]
     }
 
     fn failed(kind: ErrorKind) -> Option<Word> {
@@ -141,11 +169,7 @@ mod tests {
 
     #[test]
     fn every_node_is_named_with_what_it_said() {
-        let error = words(vec![
-            Some(Word::Agreed("granted")),
-            failed(ErrorKind::Unreachable),
-            None,
-        ]);
+        let error = words(granted_failed_silent(), Some(LIMIT));
         assert_eq!(
             error.message(),
             "1 of 3 nodes agreed, 2 are needed (a:1: granted; b:2: it said no; c:3: no answer within 200ms)"
@@ -153,6 +177,18 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert_eq!(error.held_now(), HeldNow::Unknown);
         assert!(error.source().is_some());
+    }
+
+    #[test]
+    fn a_node_that_was_not_waited_for_is_in_no_trouble() {
+        let error = words(granted_failed_silent(), None);
+        assert!(error.message().ends_with("c:3: not waited for)"), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        // It may have done what it was asked for all the same.
+        let said = vec![failed(ErrorKind::Denied), failed(ErrorKind::Denied), None];
+        let error = words(said, None);
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        assert_eq!(error.held_now(), HeldNow::Unknown);
     }
 
     #[test]
@@ -164,7 +200,7 @@ mod tests {
             ([Denied, Unreachable, Store], Unreachable),
             ([Unreachable, Unreachable, TimedOut], TimedOut),
         ] {
-            let error = words(kinds.map(failed).into_iter().collect());
+            let error = words(kinds.map(failed).into_iter().collect(), None);
             assert_eq!(error.kind(), expected, "{kinds:?}");
             assert_eq!(error.held_now(), HeldNow::No);
         }

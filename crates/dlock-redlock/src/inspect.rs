@@ -91,7 +91,8 @@ impl Nodes {
             }
         }
         if seen.len() < self.quorum {
-            return Err(self.explain(words, self.quorum, limit));
+            words.time_up(limit);
+            return Err(self.explain(words, self.quorum));
         }
         Ok(merge(seen, self.count(), self.quorum))
     }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::connect::Nodes;
 use crate::error::{Word, Words};
-use crate::stake::{Mask, Stake};
+use crate::stake::{Mask, Stake, bit};
 
 impl Nodes {
     /// Frees a hold at every node that may have it. It was good to the end if a quorum still had it.
@@ -22,6 +22,9 @@ impl Nodes {
         // Nodes that may have had it, for all we know.
         let mut unknown = 0;
         let mut words = Words::new(self.count());
+        for node in (0..self.count()).filter(|node| nodes & bit(*node) == 0) {
+            words.note(node, Word::Against("it had not given the lock"));
+        }
         let mut frees = self.each(nodes, |nodes, node| {
             let stake = stake.clone();
             async move {
@@ -43,6 +46,7 @@ impl Nodes {
                 () = &mut time_up => None,
             };
             let Some((node, (stray, answer))) = answer else {
+                words.time_up(limit);
                 break None;
             };
             open -= 1;
@@ -74,7 +78,7 @@ impl Nodes {
                 Ok(released)
             }
             // Core tries again.
-            None => Err(self.explain(words, self.quorum, limit)),
+            None => Err(self.explain(words, self.quorum)),
         }
     }
 
@@ -102,7 +106,7 @@ impl Nodes {
             .agreement(&mut frees, limit, &mut words, |_| Word::Agreed("undone"))
             .await;
         if !enough {
-            return Err(self.explain(words, self.quorum, limit));
+            return Err(self.explain(words, self.quorum));
         }
         let found = stake.freed();
         self.undo_later(stake, frees);
@@ -138,7 +142,7 @@ impl Nodes {
         let enough = self.agreement(&mut shares, limit, &mut words, word).await;
         if !enough {
             let lost = words.against() > self.count() - self.quorum;
-            let error = self.explain(words, self.quorum, limit);
+            let error = self.explain(words, self.quorum);
             return Err(if lost {
                 Error::new(ErrorKind::Lost, error.message().to_owned())
             } else {
@@ -171,6 +175,7 @@ impl Nodes {
                 () = &mut time_up => None,
             };
             let Some((node, answer)) = answer else {
+                words.time_up(limit);
                 return false;
             };
             let word = match answer {

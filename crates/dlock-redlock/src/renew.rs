@@ -65,7 +65,12 @@ impl Nodes {
                 answer = asks.next() => answer,
                 () = &mut time_up => None,
             };
-            let Some((node, answers)) = answer else { break };
+            let Some((node, answers)) = answer else {
+                for tally in &mut tallies {
+                    tally.words.time_up(limit);
+                }
+                break;
+            };
             gone.extend(count(node, answers, &mut tallies));
         }
         let mut lost = Vec::with_capacity(leases.len());
@@ -76,7 +81,7 @@ impl Nodes {
             renewals.push(match outcome {
                 Outcome::Extended => Renewal::Extended,
                 Outcome::Lost => Renewal::Lost(tally.reason),
-                Outcome::Open => Renewal::Failed(self.explain(tally.words, self.quorum, limit)),
+                Outcome::Open => Renewal::Failed(self.explain(tally.words, self.quorum)),
             });
         }
         let nodes = self.clone();
