@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use dlock_core::{ErrorKind, Locks, Released, Settings};
+use dlock_core::{ErrorKind, Guard, Locks, Order, Released, Settings};
 use futures::future::join_all;
 use integration_tests::{Direction, FaultProxy, Redis, RedisServer};
 use redis_support::*;
@@ -95,6 +95,54 @@ async fn a_crowd_needs_fewer_requests_and_nobody_gets_another_s_answer() {
         "{requests} requests for {cycles} cycles: they did not go together"
     );
     assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+/// Tasks that do not take turns among themselves meet in one trip, also with the release before them.
+#[tokio::test]
+async fn of_those_who_want_the_same_lock_in_one_trip_one_gets_it() {
+    let server = RedisServer::start().await.expect("redis");
+    let settings = Settings::new().order(Order::Strict);
+    let locks = client_with(&server.url(), settings).await;
+    let attempt = |name: String| {
+        let mutex = locks.mutex(name).expect("a name");
+        tokio::spawn(async move { mutex.try_lock().await.expect("an answer") })
+    };
+    let mut last = None;
+    for round in 0..3 {
+        if round == 1 {
+            // Free, and known to the server.
+            let guard: Guard = last.take().expect("a guard");
+            assert_eq!(guard.release().await.expect("release"), Released::Freed);
+        }
+        server.freeze();
+        let mut alone = Vec::new();
+        for n in 0..8 {
+            alone.push(attempt(format!("alone:{round}:{n}")));
+            tokio::task::yield_now().await;
+        }
+        let release = last.take().map(|guard| tokio::spawn(guard.release()));
+        tokio::task::yield_now().await;
+        let mut tries = Vec::new();
+        for _ in 0..20 {
+            tries.push(attempt("wanted".to_owned()));
+            tokio::task::yield_now().await;
+        }
+        server.thaw();
+        for guard in join_all(alone).await {
+            assert!(guard.expect("a task").is_some());
+        }
+        if let Some(release) = release {
+            let end = release.await.expect("a task").expect("release");
+            assert_eq!(end, Released::Freed);
+        }
+        let guards = join_all(tries).await;
+        let mut guards: Vec<_> = guards
+            .into_iter()
+            .filter_map(|g| g.expect("a task"))
+            .collect();
+        assert_eq!(guards.len(), 1, "round {round} (C1)");
+        last = guards.pop();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,10 @@
 //! What all handles of one client share, and how a hold ends.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -179,7 +182,17 @@ impl Client {
         let unconfirmed = Unconfirmed::new(self, hold);
         let lease = hold.lease();
         let limit = hold.settings.trip_timeout;
-        let answer = self.trip(limit, self.backend.release(&lease)).await;
+        let mut trip = pin!(self.trip(limit, self.backend.release(&lease)));
+        let answer = match poll_fn(|cx| Poll::Ready(trip.as_mut().poll(cx))).await {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => {
+                // It is on its way, and what the next local task sends comes behind it.
+                if self.backend.keeps_order() {
+                    hold.pass_turn();
+                }
+                trip.await
+            }
+        };
         match answer {
             Ok(Released::AlreadyLost) => {
                 unconfirmed.confirmed();

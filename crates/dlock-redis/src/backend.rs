@@ -285,6 +285,11 @@ impl Backend for RedisBackend {
         self.store.free_by_force(name).await
     }
 
+    /// All requests for a lock go through one connection. Barging waiters of other clients would come too late.
+    fn keeps_order(&self) -> bool {
+        self.store.config.style == Style::Fair && self.store.acquires.is_none()
+    }
+
     async fn close(&self) -> Result<()> {
         self.store.link.close();
         if let Some(acquires) = &self.store.acquires {

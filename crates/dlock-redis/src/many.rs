@@ -1,7 +1,8 @@
 //! Requests of many tasks in one trip.
 //!
 //! A few at a time go alone and at once. What comes while those are under way waits for the first of them to be answered and then
-//! goes together, which costs the server and the client a fraction. So a single request never waits, and a crowd costs less.
+//! goes together, which costs the server and the client a fraction. So a single request never waits, and a crowd costs less: from
+//! then on two trips go to and fro, one at the server while the other is at the client, each with half of the crowd.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +19,10 @@ use crate::error::Trouble;
 use crate::how::Attempt32;
 use crate::script::Script;
 
-/// Trips under way at a time; up to here nobody waits for another.
+/// Requests under way at a time, each alone; up to here nobody waits for another.
 const AT_ONCE: usize = 8;
+/// The same while there is a crowd, trips of many included. Fewer and larger ones cost less.
+const IN_A_CROWD: usize = 2;
 /// The server does nothing else during a trip: this is a few hundred microseconds.
 const LARGEST: usize = 64;
 
@@ -35,7 +38,9 @@ pub(crate) struct Many {
 struct Desk {
     /// Requests that went alone and trips of many.
     under_way: usize,
-    /// Not empty only while something is under way: whoever ends takes it along.
+    /// The trips of many among them.
+    trips: usize,
+    /// Not empty only while something is under way: whoever ends takes it along, unless there are trips enough.
     waiting: VecDeque<Wish>,
     /// Where the last of them came from: a trip of many needs a runtime.
     runtime: Option<Handle>,
@@ -113,17 +118,36 @@ impl Many {
         wish: impl FnOnce(oneshot::Sender<Result<Said, Trouble>>) -> Wish,
     ) -> Way {
         let mut desk = self.desk();
-        if desk.under_way < AT_ONCE {
+        if desk.under_way < desk.at_once() {
             desk.under_way += 1;
             return Way::Alone(Alone(self.clone()));
         }
         let (tell, told) = oneshot::channel();
         desk.waiting.push_back(wish(tell));
         desk.runtime = Handle::try_current().ok();
+        // Enough for a trip of their own.
+        if desk.waiting.len() >= LARGEST && desk.under_way < AT_ONCE {
+            desk.under_way += 1;
+            self.start(desk);
+        }
         Way::Together(Place {
             told,
             usual: self.limit,
         })
+    }
+
+    /// Starts a trip of many, which counts as under way already.
+    fn start(self: &Arc<Self>, mut desk: MutexGuard<'_, Desk>) {
+        desk.trips += 1;
+        let runtime = desk.runtime.clone();
+        drop(desk);
+        let trip = Trip {
+            many: self.clone(),
+            ended: false,
+        };
+        if let Some(runtime) = runtime {
+            runtime.spawn(trip.run());
+        }
     }
 
     /// Sends all of them in one trip, and tells each what it came to.
@@ -166,6 +190,15 @@ fn tell_all(wishes: Vec<Wish>, trouble: &Trouble) {
 }
 
 impl Desk {
+    fn at_once(&self) -> usize {
+        if self.trips == 0 { AT_ONCE } else { IN_A_CROWD }
+    }
+
+    fn trip_ended(&mut self) {
+        self.trips = self.trips.saturating_sub(1);
+        self.under_way = self.under_way.saturating_sub(1);
+    }
+
     /// What goes in the next trip: the first, and all that fit to it.
     fn next(&mut self) -> Vec<Wish> {
         let mut now = Vec::new();
@@ -200,19 +233,11 @@ pub(crate) struct Alone(Arc<Many>);
 impl Drop for Alone {
     fn drop(&mut self) {
         let mut desk = self.0.desk();
-        if desk.waiting.is_empty() {
+        if desk.waiting.is_empty() || desk.under_way > desk.at_once() {
             desk.under_way = desk.under_way.saturating_sub(1);
-            return;
-        }
-        let runtime = desk.runtime.clone();
-        drop(desk);
-        // It takes over our share of what is under way.
-        let trip = Trip {
-            many: self.0.clone(),
-            ended: false,
-        };
-        if let Some(runtime) = runtime {
-            runtime.spawn(trip.run());
+        } else {
+            // The trip takes over our share of what is under way.
+            self.0.start(desk);
         }
     }
 }
@@ -230,13 +255,15 @@ impl Trip {
                 let mut desk = self.many.desk();
                 let wishes = desk.next();
                 if wishes.is_empty() {
-                    desk.under_way = desk.under_way.saturating_sub(1);
+                    desk.trip_ended();
                     self.ended = true;
                     return;
                 }
                 wishes
             };
             self.many.send(wishes).await;
+            // Those who were just told mostly want the next thing at once: let them come along.
+            tokio::task::yield_now().await;
         }
     }
 }
@@ -248,7 +275,7 @@ impl Drop for Trip {
             return;
         }
         let mut desk = self.many.desk();
-        desk.under_way = desk.under_way.saturating_sub(1);
+        desk.trip_ended();
         let left = std::mem::take(&mut desk.waiting);
         drop(desk);
         drop(left);

@@ -134,7 +134,7 @@ pub(crate) async fn calls(server: &RedisServer, command: &str) -> u64 {
 /// A user with no more than locks need, as the documentation says.
 pub(crate) const ACL: &str = "user default on nopass ~* &* +@all\n\
     user locker on >s3cret ~dlock:* ~dlock-abandoned:* ~dlock-fence:* &dlock:* -@all +@connection +eval +evalsha +subscribe \
-    +unsubscribe +publish +scan +get +set +del +exists +type +time +pttl +pexpire +zadd +zrem +zcard +zscore +zrange \
+    +unsubscribe +publish +scan +get +mget +set +del +exists +type +time +pttl +pexpire +zadd +zrem +zcard +zscore +zrange \
     +zrangebyscore +zremrangebyscore +hset +hget +hdel\n";
 
 /// A certificate authority, and a certificate of it for `localhost`, as files.

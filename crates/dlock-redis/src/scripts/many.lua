@@ -5,23 +5,32 @@
 -- ARGV  1 lease + time to live of a fence counter of those to take, ms
 --       then for each lock, to take it the end of its value as in acquire.lua; to free it a minus and the attempt
 -- Returns  for each lock its fencing token (text) when taken, 1 when freed, 0 when the short cut does not lead there
-local answers, stamp = {}, nil
+local call, pcall, sub = redis.call, redis.pcall, string.sub
+local answers, changed, stamp = {}, {}, nil
+-- One look at all of them. It fails as a whole if one key is forbidden, or the command is: then each is looked at for itself.
+local values = pcall('MGET', unpack(KEYS))
 for i, key in ipairs(KEYS) do
-  local v, wish, answer = redis.pcall('GET', key), ARGV[i + 1], 0
+  -- The same lock may be freed and taken in one trip.
+  local wish, v, new, answer = ARGV[i + 1], changed[key] or values[i], nil, 0
+  if values.err and not changed[key] then v = pcall('GET', key) end
   if type(v) == 'table' then
-    -- An error: this key is no lock.
+    -- An error: this key is forbidden, or no lock.
   elseif string.byte(wish) == 45 then
-    if v and string.sub(v, 17, 49) == wish and redis.call('PTTL', key) > tonumber(string.sub(v, 50, 62)) then
-      if redis.pcall('SET', key, string.sub(v, 1, 16), 'KEEPTTL').ok then answer = 1 end
+    -- The client found its hold good by its own clock, and nobody has taken the lock since.
+    if v and sub(v, 17, 49) == wish then
+      new = sub(v, 1, 16)
+      if pcall('SET', key, new, 'KEEPTTL').ok then answer = 1 end
     end
-  elseif v and #v == 16 or not v and redis.call('EXISTS', key .. ':q', key .. ':h', key .. ':t') == 0 then
+  elseif v and #v == 16 or not v and call('EXISTS', key, key .. ':q', key .. ':h', key .. ':t') == 0 then
     if not stamp then
-      local t = redis.call('TIME')
-      stamp = t[1] .. string.sub('00000' .. t[2], -6)
+      local t = call('TIME')
+      stamp = t[1] .. sub('00000' .. t[2], -6)
     end
     local token = v and stamp <= v and string.format('%016.0f', v + 1) or stamp
-    if redis.pcall('SET', key, token .. '-' .. wish, 'PX', ARGV[1]).ok then answer = token end
+    new = token .. '-' .. wish
+    if pcall('SET', key, new, 'PX', ARGV[1]).ok then answer = token end
   end
+  if answer ~= 0 then changed[key] = new end
   answers[i] = answer
 end
 return answers
