@@ -37,6 +37,30 @@ async fn a_grant_that_comes_too_late_is_undone() {
     assert_eq!(world.names(), 0);
 }
 
+/// The store may have what came too late until the reaper has undone it: what fails afterwards must not deny it.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_came_too_late_leaves_the_call_in_doubt() {
+    let world = World::new();
+    let settings = one_second().trip_timeout(seconds(5)).outage(millis(100));
+    let (locks, control) = world.client_with(settings);
+    control.cut();
+    let error = locks.mutex("x").unwrap().lock().await.unwrap_err();
+    assert_eq!(error.held_now(), HeldNow::No, "nothing was sent");
+    control.heal();
+    control.delay_replies(millis(VALIDITY));
+    let mutex = locks.mutex("x").unwrap();
+    let call = tokio::spawn(async move { mutex.lock().await });
+    // After the late grant, and before the second attempt.
+    tokio::time::sleep(millis(VALIDITY + 1)).await;
+    control.cut();
+    let error = call.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert_eq!(error.held_now(), HeldNow::Unknown);
+    control.heal();
+    locks.close().await.unwrap();
+    assert_eq!(world.names(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn loss_fires_before_the_end_without_a_word_from_the_store() {
     for hang in [false, true] {

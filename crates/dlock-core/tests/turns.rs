@@ -1,4 +1,5 @@
-//! On a store without a queue the tasks of a client make room for other clients, but only when somebody may wait there.
+//! How the tasks of a client take turns. On a store without a queue they make room for other clients, but only when somebody may
+//! wait there. On one that keeps the order of requests the next asks right behind the release.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,10 +15,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use common::{World, millis};
 use dlock_core::{
-    Attempt, Backend, Capabilities, Fairness, Lease, Locks, Name, Released, Renewal, Request,
-    Result, Settings, WakeUp,
+    Attempt, Backend, Capabilities, Fairness, Guard, Lease, Locks, Name, Released, Renewal,
+    Request, Result, Settings, WakeUp,
 };
-use dlock_memory::MemoryBackend;
+use dlock_memory::{Control, MemoryBackend};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 const PAUSE: Duration = Duration::from_millis(100);
@@ -138,4 +140,94 @@ async fn a_store_that_does_not_answer_costs_a_trip_and_counts_as_a_yes() {
     let (waited, _) = tokio::join!(futures::future::join_all(waits), holder.release());
     assert!(start.elapsed() <= millis(300), "{:?}", start.elapsed());
     assert!(waited.iter().any(|one| matches!(one, Ok(Some(_)))));
+}
+
+/// The memory store as one that keeps the order of requests.
+#[derive(Debug)]
+struct InOrder(MemoryBackend);
+
+#[async_trait]
+impl Backend for InOrder {
+    fn capabilities(&self) -> &Capabilities {
+        self.0.capabilities()
+    }
+
+    fn identity(&self) -> &str {
+        self.0.identity()
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        self.0.try_acquire(request).await
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+        self.0.acquire(request).await
+    }
+
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        self.0.renew(leases).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<Released> {
+        self.0.release(lease).await
+    }
+
+    async fn abandon(&self, request: &Request) -> Result<()> {
+        self.0.abandon(request).await
+    }
+
+    fn keeps_order(&self) -> bool {
+        true
+    }
+}
+
+/// A client with answers that take 100 ms, one task that holds the lock, and the next one waiting.
+async fn handing_over(world: &World) -> (Locks, Control, Guard, JoinHandle<Guard>) {
+    let store = world.backend.another_client();
+    let control = store.control();
+    let locks = Locks::builder(Arc::new(InOrder(store)))
+        .clock(world.clock.clone())
+        .settings(Settings::new().trip_timeout(millis(500)))
+        .build();
+    let locks = locks.unwrap();
+    let mutex = locks.mutex("a").unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let next = tokio::spawn(async move { mutex.lock().await.unwrap() });
+    tokio::time::sleep(millis(1)).await;
+    control.delay_replies(millis(100));
+    (locks, control, guard, next)
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_a_store_that_keeps_the_order_a_hand_over_is_one_trip() {
+    let world = World::new();
+    let (_locks, _, guard, next) = handing_over(&world).await;
+    let start = Instant::now();
+    let release = tokio::spawn(guard.release());
+    let guard = next.await.unwrap();
+    assert_eq!(start.elapsed(), millis(100));
+    assert_eq!(release.await.unwrap().unwrap(), Released::Freed);
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_dropped_or_lost_does_not_stop_the_next() {
+    for lost in [false, true] {
+        let world = World::new();
+        let (locks, control, guard, next) = handing_over(&world).await;
+        // It does not reach the store at first.
+        control.hang();
+        let release = tokio::spawn(guard.release());
+        tokio::time::sleep(millis(1)).await;
+        if lost {
+            assert_eq!(release.await.unwrap().unwrap(), Released::Unknown);
+        } else {
+            release.abort();
+        }
+        control.heal();
+        let guard = next.await.unwrap();
+        assert_eq!(guard.release().await.unwrap(), Released::Freed);
+        locks.close().await.unwrap();
+        assert_eq!(world.names(), 0, "lost: {lost}");
+    }
 }

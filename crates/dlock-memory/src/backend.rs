@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dlock_core::{
-    Attempt, Backend, Busy, Capabilities, Clock, Error, ErrorKind, Fairness, Lease, Liveness,
-    LockInfo, Name, Reach, Released, Renewal, Request, Result, WakeUp,
+    Attempt, Backend, Busy, Capabilities, Clock, Error, ErrorKind, Fairness, HeldNow, Lease,
+    Liveness, LockInfo, Name, Reach, Released, Renewal, Request, Result, WakeUp,
 };
 
 use crate::control::{Control, Link};
@@ -114,6 +114,11 @@ async fn sleep_until(store: &Store, moment: Option<dlock_core::Moment>) {
     }
 }
 
+/// Nothing of the attempt has reached the store.
+fn unsent(error: Error) -> Error {
+    error.with_held(HeldNow::No)
+}
+
 fn held(request: &Request, grant: Grant) -> Attempt {
     Attempt::Held(Lease::new(request, grant.from).with_token(grant.token))
 }
@@ -129,7 +134,7 @@ impl Backend for MemoryBackend {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
-        self.link.send(&self.store).await?;
+        self.link.send(&self.store).await.map_err(unsent)?;
         let tried = self.store.try_acquire(request)?;
         self.link.reply(&self.store).await?;
         Ok(match tried {
@@ -142,7 +147,7 @@ impl Backend for MemoryBackend {
 
     async fn acquire(&self, request: &Request) -> Result<Attempt> {
         let sent = request.now();
-        self.link.send(&self.store).await?;
+        self.link.send(&self.store).await.map_err(unsent)?;
         let taken = self.store.acquire_or_queue(request)?;
         let grant = match taken {
             // Without a wait the lease counts from before the request was sent; after one, from the grant (C7).
