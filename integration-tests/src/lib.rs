@@ -15,6 +15,7 @@ mod port;
 mod process;
 mod program;
 pub mod proxy;
+mod sale;
 pub mod server;
 mod wait;
 
@@ -24,6 +25,7 @@ pub use folder::Folder;
 pub use holder::Holder;
 pub use process::Process;
 pub use proxy::{Direction, FaultProxy};
+pub use sale::{Sale, WORKERS};
 pub use server::{
     Endpoint, Etcd, EtcdCluster, EtcdServer, Group, MariaDb, MariaDbServer, Redis, RedisCluster,
     RedisServer, Reply, SentinelGroup, SentinelServer, Server, Tls, ZooKeeper, ZooKeeperEnsemble,

@@ -10,18 +10,13 @@
 
 mod mysql_support;
 
-use std::process::Stdio;
-
 use dlock_core::Locks;
-use integration_tests::{MariaDb, MariaDbServer};
+use integration_tests::{MariaDb, MariaDbServer, Sale, WORKERS};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, TxOpts};
 use mysql_support::*;
 
-const PROCESSES: usize = 3;
-const WORKERS: usize = 50;
 const STOCK: usize = 5000;
-const JOB: &str = "DLOCK_MYSQL_SALE";
 
 /// A server that is quick to commit: what it holds need not outlive it.
 async fn shop() -> MariaDbServer {
@@ -86,52 +81,30 @@ async fn worker(url: String, locks: Option<Locks>, purchases: usize) -> usize {
 /// Does nothing unless `sale` has started it.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_process_of_the_sale() {
-    let Ok(job) = std::env::var(JOB) else { return };
-    let mut words = job.split(' ');
-    let mut word = || words.next().expect("a job").to_owned();
-    let (url, workers, purchases) = (word(), word(), word());
+    let Some(job) = Sale::job() else { return };
+    let url = &job[0];
     let locks = if url.contains("mode=none") {
         None
     } else {
-        Some(client(&url).await)
+        Some(client(url).await)
     };
-    let workers: usize = workers.parse().expect("a number");
-    let purchases = purchases.parse().expect("a number");
+    let workers: usize = job[1].parse().expect("a number");
+    let purchases = job[2].parse().expect("a number");
     let tasks = (0..workers).map(|_| tokio::spawn(worker(url.clone(), locks.clone(), purchases)));
     let mut sold = 0;
     for task in futures::future::join_all(tasks).await {
         sold += task.expect("no panic");
     }
-    println!("\nsold {sold}");
+    Sale::tell(sold);
 }
 
 /// Sells the stock from three processes; tells how many were sold, and what the table says is left.
 async fn sale(server: &MariaDbServer, mode: &str) -> (usize, i64) {
     let purchases = STOCK / WORKERS;
     fill(server, STOCK).await;
-    let children: Vec<_> = (0..PROCESSES)
-        .map(|n| {
-            let workers = WORKERS / PROCESSES + usize::from(n < WORKERS % PROCESSES);
-            let url = with(&server.url(), &format!("mode={mode}"));
-            tokio::process::Command::new(std::env::current_exe().expect("this program"))
-                .args(["--exact", "one_process_of_the_sale", "--nocapture"])
-                .env(JOB, format!("{url} {workers} {purchases}"))
-                .stdout(Stdio::piped())
-                .kill_on_drop(true)
-                .spawn()
-                .expect("a process")
-        })
-        .collect();
-    let mut sold = 0;
-    for child in children {
-        let output = child.wait_with_output().await.expect("its output");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{mode}: {text}");
-        let own = text
-            .lines()
-            .find_map(|line| line.strip_prefix("sold ")?.parse::<usize>().ok());
-        sold += own.unwrap_or_else(|| panic!("{mode}: no result: {text}"));
-    }
+    let url = with(&server.url(), &format!("mode={mode}"));
+    let sale = Sale::start(|workers| format!("{url} {workers} {purchases}"));
+    let sold = sale.sold().await;
     (sold, stock(server).await)
 }
 

@@ -64,8 +64,8 @@ async fn deploy(kind: Kind) -> integration_tests::Result<Deployed> {
         Kind::Tls => {
             let files = authority();
             let tls = Tls {
-                certificate: files.file("server.pem"),
-                key: files.file("server.key"),
+                certificate: files.file("ca-server.pem"),
+                key: files.file("ca-server.key"),
                 authority: files.file("ca.pem"),
             };
             let ca = tls.authority.display().to_string();

@@ -277,8 +277,8 @@ async fn tls_with_an_authority_and_a_certificate_of_our_own() {
     let read = |name: &str| std::fs::read(files.file(name)).expect("a file");
     let server = RedisServer::start_with(Redis {
         tls: Some(Tls {
-            certificate: files.file("server.pem"),
-            key: files.file("server.key"),
+            certificate: files.file("ca-server.pem"),
+            key: files.file("ca-server.key"),
             authority: files.file("ca.pem"),
         }),
         args: ["--tls-auth-clients", "yes"].map(str::to_owned).to_vec(),
@@ -289,7 +289,7 @@ async fn tls_with_an_authority_and_a_certificate_of_our_own() {
     let at = || Config::single("localhost", server.tls_port());
     works(
         at().ca(read("ca.pem"))
-            .client_certificate(read("client.pem"), read("client.key")),
+            .client_certificate(read("ca-client.pem"), read("ca-client.key")),
     )
     .await;
     // Without a certificate of ours the server hangs up; without its authority we do.

@@ -23,8 +23,8 @@ fn tls() -> Redis {
     let files = authority();
     Redis {
         tls: Some(Tls {
-            certificate: files.file("server.pem"),
-            key: files.file("server.key"),
+            certificate: files.file("ca-server.pem"),
+            key: files.file("ca-server.key"),
             authority: files.file("ca.pem"),
         }),
         args: ["--tls-auth-clients", "yes"].map(str::to_owned).to_vec(),
@@ -42,7 +42,7 @@ fn hosts(five: &Five) -> String {
 
 fn files() -> String {
     let file = |name| authority().file(name).display().to_string();
-    let (ca, cert, key) = (file("ca.pem"), file("client.pem"), file("client.key"));
+    let (ca, cert, key) = (file("ca.pem"), file("ca-client.pem"), file("ca-client.key"));
     format!("ca={ca}&cert={cert}&key={key}")
 }
 

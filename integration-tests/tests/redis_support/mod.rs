@@ -1,7 +1,10 @@
 //! What the tests of the Redis backend share.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+#[path = "../certificates/mod.rs"]
+mod certificates;
 pub(crate) mod harness;
+pub(crate) mod sale;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,32 +140,12 @@ pub(crate) const ACL: &str = "user default on nopass ~* &* +@all\n\
     +unsubscribe +publish +scan +get +mget +set +del +exists +type +time +pttl +pexpire +zadd +zrem +zcard +zscore +zrange \
     +zrangebyscore +zremrangebyscore +hset +hget +hdel\n";
 
-/// A certificate authority, and a certificate of it for `localhost`, as files.
+/// A certificate authority and certificates of it, as files.
 pub(crate) fn authority() -> &'static integration_tests::Folder {
     static FILES: std::sync::OnceLock<integration_tests::Folder> = std::sync::OnceLock::new();
     FILES.get_or_init(|| {
-        use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
         let folder = integration_tests::Folder::new("certificates").expect("a folder");
-        let mut params = CertificateParams::new(Vec::<String>::new()).expect("a CA");
-        params
-            .distinguished_name
-            .push(rcgen::DnType::CommonName, "dlock test authority");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key"))
-            .expect("a CA");
-        std::fs::write(folder.file("ca.pem"), ca.pem()).expect("a file");
-        for name in ["server", "client"] {
-            let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-            let key = KeyPair::generate().expect("a key");
-            let mut params = CertificateParams::new(names).expect("names");
-            params
-                .distinguished_name
-                .push(rcgen::DnType::CommonName, name);
-            let certificate = params.signed_by(&key, &ca).expect("a signature");
-            std::fs::write(folder.file(&format!("{name}.pem")), certificate.pem()).expect("a file");
-            std::fs::write(folder.file(&format!("{name}.key")), key.serialize_pem())
-                .expect("a file");
-        }
+        certificates::write(&folder);
         folder
     })
 }
