@@ -219,17 +219,20 @@ impl Walk<'_> {
                 Admission::Go(None)
             });
         }
+        let mut waiter = match client.queue.enter(name) {
+            Ok(turn) => return Ok(Admission::Go(Some(turn))),
+            Err(waiter) => waiter,
+        };
         tokio::select! {
             biased;
-            turn = client.queue.enter(name) => Ok(Admission::Go(Some(turn))),
-            () = self.at(self.deadline) => {
-                if client.queue.is_contended(name, self.now()) {
-                    Ok(Admission::Busy)
-                } else {
-                    Err(self.unanswered())
-                }
-            }
-            () = client.ledger.closed() => Err(closed()),
+            turn = waiter.turn() => return Ok(Admission::Go(Some(turn))),
+            () = self.at(self.deadline) => {}
+            () = client.ledger.closed() => return Err(closed()),
+        }
+        if waiter.is_contended(self.now(), settings.trip_timeout) {
+            Ok(Admission::Busy)
+        } else {
+            Err(self.unanswered())
         }
     }
 
@@ -252,7 +255,7 @@ impl Walk<'_> {
             let error = match self.attempt(&request).await {
                 Answer::Held(lease) => match self.check(&lease) {
                     Ok(()) => {
-                        let hold = doubt.settle(lease, settings.clone(), owner, turn);
+                        let hold = doubt.settle(lease, settings.clone(), owner, turn)?;
                         return Ok(Some(Guard::new(self.ask.client.clone(), hold, false)));
                     }
                     Err(too_late) => {
@@ -412,15 +415,14 @@ impl<'a> Doubt<'a> {
         }
     }
 
-    /// It is held; there is no await between the store's word and the guard.
+    /// It is held; there is no await between the store's word and the guard. If the client was closed before, it stays in doubt.
     fn settle(
         mut self,
         lease: Lease,
         settings: Arc<Checked>,
         owner: Option<Owner>,
         turn: Option<Turn>,
-    ) -> Arc<Hold> {
-        self.request = None;
+    ) -> Result<Arc<Hold>> {
         let now = self.client.clock.now();
         let name = lease.name().clone();
         let keeps_turn = lease.mode() == Mode::Exclusive;
@@ -430,16 +432,17 @@ impl<'a> Doubt<'a> {
             (None, turn)
         };
         let has_turn = kept.is_some();
-        let hold = self
-            .client
-            .ledger
-            .held(|id| Hold::new(id, lease, settings, owner, kept, now), &name);
+        let make = |id| Hold::new(id, lease, settings, owner, kept, now);
+        let Some(hold) = self.client.ledger.held(make, &name) else {
+            return Err(closed().with_held(HeldNow::Unknown));
+        };
+        self.request = None;
         if has_turn {
             self.client.queue.held_by(&name, &hold);
         }
         drop(passed_on);
         self.client.ensure_tasks();
-        hold
+        Ok(hold)
     }
 }
 

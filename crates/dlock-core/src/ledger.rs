@@ -102,9 +102,14 @@ impl Ledger {
         self.quieter.notify_waiters();
     }
 
-    /// Turns an attempt into a hold.
-    pub(crate) fn held(&self, make: impl FnOnce(u64) -> Hold, name: &Name) -> Arc<Hold> {
+    /// Turns an attempt into a hold; `None` when the client was closed meanwhile, which has given back every hold it knew.
+    pub(crate) fn held(&self, make: impl FnOnce(u64) -> Hold, name: &Name) -> Option<Arc<Hold>> {
         let mut lines = locked(&self.lines);
+        if lines.closed {
+            // Outside of the lock: what the hold would have been made of may carry the turn.
+            drop(lines);
+            return None;
+        }
         lines.under_way = lines.under_way.saturating_sub(1);
         lines.last_id += 1;
         let hold = Arc::new(make(lines.last_id));
@@ -119,7 +124,7 @@ impl Ledger {
         if sooner {
             self.sooner.notify_one();
         }
-        hold
+        Some(hold)
     }
 
     /// Enters a hold of the same owner once more.

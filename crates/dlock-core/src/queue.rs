@@ -3,6 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -24,8 +25,11 @@ struct Line {
     /// How often in a row the turn went from one local task to the next.
     passed: u32,
     holder: Weak<Hold>,
-    /// What the task that has the turn asks the store.
+    /// How often one of these tasks has got the lock.
+    holds: u64,
+    /// What the task that has the turn asks the store, and since when.
     asks: Weak<Request>,
+    asked: Option<Moment>,
 }
 
 impl Queue {
@@ -38,25 +42,24 @@ impl Queue {
         Some(self.turn(name, 0))
     }
 
-    /// The turn, first come, first served. Dropping the future leaves the line.
-    pub(crate) async fn enter(self: &Arc<Self>, name: &Name) -> Turn {
-        let waiter = {
-            let mut lines = locked(&self.lines);
-            let Some(line) = lines.get_mut(name) else {
-                lines.insert(name.clone(), Line::default());
-                return self.turn(name, 0);
-            };
-            let (tell, told) = oneshot::channel();
-            line.arrivals += 1;
-            line.waiting.insert(line.arrivals, tell);
-            Waiter {
-                queue: self.clone(),
-                name: name.clone(),
-                place: line.arrivals,
-                told,
-            }
+    /// The turn, or a place in the line: first come, first served.
+    pub(crate) fn enter(self: &Arc<Self>, name: &Name) -> Result<Turn, Waiter> {
+        let mut lines = locked(&self.lines);
+        let Some(line) = lines.get_mut(name) else {
+            lines.insert(name.clone(), Line::default());
+            return Ok(self.turn(name, 0));
         };
-        waiter.wait().await
+        let (tell, told) = oneshot::channel();
+        line.arrivals += 1;
+        line.waiting.insert(line.arrivals, tell);
+        let held = u64::from(line.holder.strong_count() > 0);
+        Err(Waiter {
+            queue: self.clone(),
+            name: name.clone(),
+            place: line.arrivals,
+            holds_before: line.holds.saturating_sub(held),
+            told,
+        })
     }
 
     /// Whether this client itself holds the lock alone at `now`: then everybody else's try is in vain.
@@ -66,15 +69,6 @@ impl Queue {
             .get(name)
             .and_then(|line| line.holder.upgrade());
         holder.is_some_and(|hold| hold.is_held(now))
-    }
-
-    /// Whether it is known, not only likely, that somebody holds the lock: this client, or others as the store has told the
-    /// task that has the turn (C5).
-    pub(crate) fn is_contended(&self, name: &Name, now: Moment) -> bool {
-        let asks = locked(&self.lines)
-            .get(name)
-            .and_then(|line| line.asks.upgrade());
-        asks.is_some_and(|request| request.is_contended()) || self.is_held(name, now)
     }
 
     /// How many tasks wait for their turn.
@@ -89,6 +83,7 @@ impl Queue {
     pub(crate) fn held_by(&self, name: &Name, hold: &Arc<Hold>) {
         if let Some(line) = locked(&self.lines).get_mut(name) {
             line.holder = Arc::downgrade(hold);
+            line.holds += 1;
         }
     }
 
@@ -108,6 +103,7 @@ impl Queue {
         };
         line.holder = Weak::new();
         line.asks = Weak::new();
+        line.asked = None;
         match line.waiting.pop_first() {
             Some((_, tell)) => {
                 line.passed = line.passed.saturating_add(1);
@@ -143,6 +139,7 @@ impl Turn {
     pub(crate) fn asks(&self, request: &Arc<Request>) {
         if let Some(line) = locked(&self.queue.lines).get_mut(&self.name) {
             line.asks = Arc::downgrade(request);
+            line.asked = Some(request.now());
         }
     }
 }
@@ -153,15 +150,40 @@ impl Drop for Turn {
     }
 }
 
-struct Waiter {
+/// A place in the line; dropping it leaves the line.
+#[derive(Debug)]
+pub(crate) struct Waiter {
     queue: Arc<Queue>,
     name: Name,
     place: u64,
+    /// How often one of these tasks had got the lock, and given it back, before this one came.
+    holds_before: u64,
     told: oneshot::Receiver<()>,
 }
 
 impl Waiter {
-    async fn wait(mut self) -> Turn {
+    /// Whether it is known, not only likely, that others have the lock at the end of this wait (C5): this client holds it; or others
+    /// do, as the store has told the task that has the turn; or it has gone from task to task meanwhile, and the one whose turn it
+    /// is has not asked for longer than a trip takes.
+    pub(crate) fn is_contended(&self, now: Moment, trip: Duration) -> bool {
+        let (asks, goes_round) = {
+            let lines = locked(&self.queue.lines);
+            let Some(line) = lines.get(&self.name) else {
+                return false;
+            };
+            let in_time = line.asked.is_none_or(|asked| now < asked + trip);
+            (
+                line.asks.upgrade(),
+                line.holds > self.holds_before && in_time,
+            )
+        };
+        goes_round
+            || asks.is_some_and(|request| request.is_contended())
+            || self.queue.is_held(&self.name, now)
+    }
+
+    /// Waits for the turn. It must not be called again after that.
+    pub(crate) async fn turn(&mut self) -> Turn {
         // The sender is dropped only together with the queue, so an error means the same as the word.
         let _ = (&mut self.told).await;
         let turn = self.queue.turn(&self.name, self.queue.passed(&self.name));
@@ -199,10 +221,10 @@ mod tests {
     #[tokio::test]
     async fn turns_go_in_order_of_arrival() {
         let queue = Arc::new(Queue::default());
-        let first = queue.enter(&name()).await;
-        let (second_name, third_name) = (name(), name());
-        let mut second = pin!(queue.enter(&second_name));
-        let mut third = pin!(queue.enter(&third_name));
+        let first = queue.enter(&name()).expect("the first");
+        let mut second = queue.enter(&name()).expect_err("a waiter");
+        let mut third = queue.enter(&name()).expect_err("a waiter");
+        let (mut second, mut third) = (pin!(second.turn()), pin!(third.turn()));
         assert!(second.as_mut().now_or_never().is_none());
         assert!(third.as_mut().now_or_never().is_none());
         assert!(queue.try_enter(&name()).is_none());
@@ -218,25 +240,18 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_waiter_leaves_and_a_dropped_grantee_passes_on() {
         let queue = Arc::new(Queue::default());
-        let first = queue.enter(&name()).await;
-        let mut gives_up = Box::pin({
-            let queue = queue.clone();
-            async move { queue.enter(&name()).await }
-        });
-        let mut granted = Box::pin({
-            let queue = queue.clone();
-            async move { queue.enter(&name()).await }
-        });
-        let last_name = name();
-        let mut last = pin!(queue.enter(&last_name));
-        assert!(gives_up.as_mut().now_or_never().is_none());
-        assert!(granted.as_mut().now_or_never().is_none());
-        assert!(last.as_mut().now_or_never().is_none());
+        let first = queue.enter(&name()).expect("the first");
+        let mut gives_up = queue.enter(&name()).expect_err("a waiter");
+        let mut granted = queue.enter(&name()).expect_err("a waiter");
+        let mut last = queue.enter(&name()).expect_err("a waiter");
+        assert!(gives_up.turn().now_or_never().is_none());
+        assert!(granted.turn().now_or_never().is_none());
+        assert!(last.turn().now_or_never().is_none());
         drop(gives_up);
         assert_eq!(queue.waiting(&name()), 2);
         drop(first); // the turn is on its way to `granted` ...
         drop(granted); // ... which does not live to use it
-        drop(last.await);
+        drop(last.turn().await);
         assert!(locked(&queue.lines).is_empty(), "nothing is left");
     }
 }

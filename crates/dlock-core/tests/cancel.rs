@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use common::{World, millis, seconds};
-use dlock_core::{ErrorKind, Locks, LossReason, Order, Released, Settings};
+use dlock_core::{ErrorKind, HeldNow, Locks, LossReason, Order, Released, Settings};
 use dlock_memory::MemoryBackend;
 use futures::FutureExt;
 
@@ -178,6 +178,25 @@ async fn close_gives_everything_back_and_refuses_more() {
     let error = locks.mutex("y").unwrap().try_lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed);
     locks.close().await.expect("closing twice is harmless");
+}
+
+/// The answer is there when the client is closed, and the task that asked has not seen it yet.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_meets_a_close_is_undone() {
+    let world = World::new();
+    let (locks, control) = world.client_with(Settings::new());
+    control.delay_replies(millis(10));
+    let mutex = locks.mutex("x").unwrap();
+    let mut call = Box::pin(mutex.lock());
+    assert!(call.as_mut().now_or_never().is_none());
+    tokio::time::sleep(millis(10)).await;
+    let mut close = Box::pin(locks.close());
+    assert!(close.as_mut().now_or_never().is_none());
+    let error = call.await.expect_err("it is closed");
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    assert_eq!(error.held_now(), HeldNow::Unknown);
+    close.await.unwrap();
+    assert_eq!(world.names(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -125,6 +125,38 @@ async fn a_failed_renewal_inside_the_lease_is_not_a_loss() {
     assert_eq!(guard.release().await.unwrap(), Released::Freed);
 }
 
+/// C4: the tasks of one client pass a lock around, and one of them runs out of time while the next is just asking for it.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_goes_from_task_to_task_is_busy_and_not_out_of_reach() {
+    let world = World::new();
+    let (locks, control) = world.client_with(one_second());
+    let mutex = locks.mutex("x").unwrap();
+    let first = mutex.lock().await.unwrap();
+    let second = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock().await }
+    });
+    tokio::time::sleep(millis(1)).await;
+    control.delay_replies(millis(10));
+    let third = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock_within(millis(50)).await }
+    });
+    tokio::time::sleep(millis(35)).await;
+    // Confirmed after 45 ms; then the second asks, until 55 ms.
+    assert_eq!(first.release().await.unwrap(), Released::Freed);
+    let third = third.await.unwrap();
+    assert!(third.expect("the store answers").is_none());
+    let second = second.await.unwrap().unwrap();
+    // But a store that is silent for longer than a trip may take is out of reach, whoever held the lock before.
+    let third = tokio::spawn(async move { mutex.lock_within(millis(600)).await });
+    tokio::time::sleep(millis(1)).await;
+    control.hang();
+    assert_eq!(second.release().await.unwrap(), Released::Unknown);
+    let error = third.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+}
+
 /// A renewal whose reply is late counts from when it was sent.
 #[tokio::test(start_paused = true)]
 async fn a_slow_renewal_does_not_stretch_the_hold() {
