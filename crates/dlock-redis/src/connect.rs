@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use dlock_core::ErrorKind;
 use redis::{RedisError, Value};
+use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use self::call::Connection;
@@ -42,6 +43,8 @@ pub(crate) struct Link {
 struct Current {
     connection: Connection,
     number: u64,
+    /// The runtime whose task drives it: the connection is of no use once that stands still.
+    home: Option<Handle>,
 }
 
 impl Link {
@@ -95,6 +98,7 @@ impl Link {
         let Current {
             mut connection,
             number,
+            ..
         } = self.connection().await?;
         let answer = self
             .within(limit, number, pin!(connection.run(call)))
@@ -112,6 +116,7 @@ impl Link {
         let Current {
             mut connection,
             number,
+            ..
         } = self.connection().await?;
         let answer = {
             let trip = pin!(connection.run(call));
@@ -139,6 +144,7 @@ impl Link {
         let Current {
             mut connection,
             number,
+            ..
         } = self.connection().await?;
         let nodes = self.masters(&mut connection, number).await?;
         let mut keys = Vec::new();
@@ -201,6 +207,11 @@ impl Link {
         Ok(masters(slots.into()).into_iter().map(Some).collect())
     }
 
+    /// The runtime that drives the connection in use.
+    pub(crate) fn home(&self) -> Option<Handle> {
+        self.locked().as_ref()?.home.clone()
+    }
+
     /// Ends the connection; later calls are refused.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
@@ -251,7 +262,11 @@ impl Link {
         };
         match opened {
             Ok(connection) => {
-                let current = Current { connection, number };
+                let current = Current {
+                    connection,
+                    number,
+                    home: Handle::try_current().ok(),
+                };
                 *last = None;
                 self.unanswered.store(0, Ordering::Relaxed);
                 *self.locked() = Some(current.clone());
@@ -313,6 +328,7 @@ impl Link {
         let Current {
             mut connection,
             number,
+            ..
         } = self.connection().await?;
         let mut ask = redis::cmd("INFO");
         ask.arg("server");

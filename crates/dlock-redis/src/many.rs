@@ -5,8 +5,10 @@
 //! then on two trips go to and fro, one at the server while the other is at the client, each with half of the crowd.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use dlock_core::{AttemptId, ErrorKind};
 use tokio::runtime::Handle;
@@ -42,8 +44,10 @@ struct Desk {
     trips: usize,
     /// Not empty only while something is under way: whoever ends takes it along, unless there are trips enough.
     waiting: VecDeque<Wish>,
-    /// Where the last of them came from: a trip of many needs a runtime.
-    runtime: Option<Handle>,
+    /// When something began or ended last.
+    moved: Option<Instant>,
+    /// Raised when what is under way is given up: a runtime that nobody drives any more has it, and may have it for ever.
+    age: u64,
 }
 
 /// One request that goes with others.
@@ -118,13 +122,21 @@ impl Many {
         wish: impl FnOnce(oneshot::Sender<Result<Said, Trouble>>) -> Wish,
     ) -> Way {
         let mut desk = self.desk();
-        if desk.under_way < desk.at_once() {
+        let full = desk.under_way >= desk.at_once();
+        if full && desk.stands_still(self.limit) {
+            desk.age += 1;
+            (desk.under_way, desk.trips) = (0, 0);
+        }
+        if !full || desk.under_way == 0 {
             desk.under_way += 1;
-            return Way::Alone(Alone(self.clone()));
+            desk.moved = Some(Instant::now());
+            return Way::Alone(Alone {
+                many: self.clone(),
+                age: desk.age,
+            });
         }
         let (tell, told) = oneshot::channel();
         desk.waiting.push_back(wish(tell));
-        desk.runtime = Handle::try_current().ok();
         // Enough for a trip of their own.
         if desk.waiting.len() >= LARGEST && desk.under_way < AT_ONCE {
             desk.under_way += 1;
@@ -136,17 +148,19 @@ impl Many {
         })
     }
 
-    /// Starts a trip of many, which counts as under way already.
+    /// Starts a trip of many, which counts as under way already. It goes where the connection lives: the runtime of whoever waits
+    /// may be one that nobody drives in a moment.
     fn start(self: &Arc<Self>, mut desk: MutexGuard<'_, Desk>) {
         desk.trips += 1;
-        let runtime = desk.runtime.clone();
-        drop(desk);
         let trip = Trip {
             many: self.clone(),
+            age: desk.age,
             ended: false,
         };
-        if let Some(runtime) = runtime {
-            runtime.spawn(trip.run());
+        drop(desk);
+        let home = self.link.home().or_else(|| Handle::try_current().ok());
+        if let Some(home) = home {
+            home.spawn(trip.run());
         }
     }
 
@@ -194,6 +208,11 @@ impl Desk {
         if self.trips == 0 { AT_ONCE } else { IN_A_CROWD }
     }
 
+    /// Whether nothing has begun or ended for longer than any answer takes.
+    fn stands_still(&self, limit: Duration) -> bool {
+        self.moved.is_some_and(|moved| moved.elapsed() > 2 * limit)
+    }
+
     fn trip_ended(&mut self) {
         self.trips = self.trips.saturating_sub(1);
         self.under_way = self.under_way.saturating_sub(1);
@@ -228,16 +247,23 @@ impl Desk {
 
 /// A request under way by itself.
 #[derive(Debug)]
-pub(crate) struct Alone(Arc<Many>);
+pub(crate) struct Alone {
+    many: Arc<Many>,
+    age: u64,
+}
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        let mut desk = self.0.desk();
+        let mut desk = self.many.desk();
+        if desk.age != self.age {
+            return;
+        }
+        desk.moved = Some(Instant::now());
         if desk.waiting.is_empty() || desk.under_way > desk.at_once() {
             desk.under_way = desk.under_way.saturating_sub(1);
         } else {
             // The trip takes over our share of what is under way.
-            self.0.start(desk);
+            self.many.start(desk);
         }
     }
 }
@@ -245,6 +271,7 @@ impl Drop for Alone {
 /// Goes as long as anybody waits.
 struct Trip {
     many: Arc<Many>,
+    age: u64,
     ended: bool,
 }
 
@@ -253,6 +280,11 @@ impl Trip {
         loop {
             let wishes = {
                 let mut desk = self.many.desk();
+                if desk.age != self.age {
+                    self.ended = true;
+                    return;
+                }
+                desk.moved = Some(Instant::now());
                 let wishes = desk.next();
                 if wishes.is_empty() {
                     desk.trip_ended();
@@ -263,7 +295,7 @@ impl Trip {
             };
             self.many.send(wishes).await;
             // Those who were just told mostly want the next thing at once: let them come along.
-            tokio::task::yield_now().await;
+            behind_the_others().await;
         }
     }
 }
@@ -275,11 +307,28 @@ impl Drop for Trip {
             return;
         }
         let mut desk = self.many.desk();
+        if desk.age != self.age {
+            return;
+        }
         desk.trip_ended();
         let left = std::mem::take(&mut desk.waiting);
         drop(desk);
         drop(left);
     }
+}
+
+/// Lets the tasks that are ready run first. Not by `yield_now`: a task that waits there cannot be taken over by another worker while its
+/// own is busy.
+async fn behind_the_others() {
+    let mut again = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut again, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// A place in a trip of many.
@@ -291,15 +340,16 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The trip has a time-out of its own; another timer is needed only for somebody with less patience.
+    /// The trip has a time-out of its own, and so has the one to wait for. This one is for somebody with less patience, and for a trip
+    /// that nobody drives.
     pub(crate) async fn answer(self, limit: Duration) -> Result<Said, Trouble> {
-        let told = if limit < self.usual {
-            timeout(limit, self.told)
-                .await
-                .map_err(|_| no_answer(limit))?
+        let limit = if limit < self.usual {
+            limit
         } else {
-            self.told.await
+            2 * self.usual
         };
+        let told = timeout(limit, self.told).await;
+        let told = told.map_err(|_| no_answer(limit))?;
         told.unwrap_or_else(|_| {
             Err(Trouble::new(
                 ErrorKind::Unreachable,

@@ -5,7 +5,7 @@
 -- ARGV  1 lease + time to live of a fence counter of those to take, ms
 --       then for each lock, to take it the end of its value as in acquire.lua; to free it a minus and the attempt
 -- Returns  for each lock its fencing token (text) when taken, 1 when freed, 0 when the short cut does not lead there
-local call, pcall, sub = redis.call, redis.pcall, string.sub
+local pcall, sub = redis.pcall, string.sub
 local answers, changed, stamp = {}, {}, nil
 -- One look at all of them. It fails as a whole if one key is forbidden, or the command is: then each is looked at for itself.
 local values = pcall('MGET', unpack(KEYS))
@@ -21,14 +21,15 @@ for i, key in ipairs(KEYS) do
       new = sub(v, 1, 16)
       if pcall('SET', key, new, 'KEEPTTL').ok then answer = 1 end
     end
-  elseif v and #v == 16 or not v and call('EXISTS', key, key .. ':q', key .. ':h', key .. ':t') == 0 then
+  elseif v and #v == 16 or not v and pcall('EXISTS', key, key .. ':q', key .. ':h', key .. ':t') == 0 then
     if not stamp then
-      local t = call('TIME')
+      local t = redis.call('TIME')
       stamp = t[1] .. sub('00000' .. t[2], -6)
     end
-    local token = v and stamp <= v and string.format('%016.0f', v + 1) or stamp
-    new = token .. '-' .. wish
-    if pcall('SET', key, new, 'PX', ARGV[1]).ok then answer = token end
+    local token = stamp
+    if v and stamp <= v then token = tonumber(v) and string.format('%016.0f', v + 1) end
+    new = token and token .. '-' .. wish
+    if new and pcall('SET', key, new, 'PX', ARGV[1]).ok then answer = token end
   end
   if answer ~= 0 then changed[key] = new end
   answers[i] = answer
