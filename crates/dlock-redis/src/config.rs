@@ -273,6 +273,11 @@ impl Config {
                 "the prefix is empty: only style=plain may do without one",
             ));
         }
+        if !self.tls && (self.ca.is_some() || self.identity.is_some()) {
+            return Err(Error::invalid(
+                "certificates are given but TLS is off: write rediss:// (or tls=true), or leave them out",
+            ));
+        }
         if let Topology::Cluster(hosts)
         | Topology::Sentinel {
             sentinels: hosts, ..

@@ -38,8 +38,8 @@ impl Config {
     /// | `redis+cluster://user:password@n1:7000,n2:7001` | a cluster |
     ///
     /// `rediss+sentinel` and `rediss+cluster` use TLS. Parameters: `prefix`, `style` (`fair`, `barging`, `plain`), `connect_timeout`,
-    /// `answer_timeout`, `waiter_lease`, `fence_ttl`, `replicas`, `replicas_timeout`, `ca`, `cert` and `key` (files in PEM form),
-    /// `sentinel_user`, `sentinel_password`: each as the setting of that name.
+    /// `answer_timeout`, `waiter_lease`, `fence_ttl`, `replicas`, `replicas_timeout`, `tls` (`true` or `false`), `ca`, `cert` and `key` (files
+    /// in PEM form, only with TLS), `sentinel_user`, `sentinel_password`: each as the setting of that name.
     ///
     /// # Errors
     ///
@@ -243,6 +243,11 @@ mod tests {
             ("redis://h?waiter_lease=1ms", "waiter_lease is 1ms"),
             ("redis://h?ca=/no/such/file", "cannot be read"),
             ("redis://h?cert=/etc/passwd", "belong together"),
+            ("redis://h?ca=/etc/passwd", "TLS is off"),
+            (
+                "redis+unix:///s?cert=/etc/passwd&key=/etc/passwd",
+                "TLS is off",
+            ),
         ] {
             let error = Config::from_url(url).expect_err(url);
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
