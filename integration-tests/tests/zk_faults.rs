@@ -109,6 +109,27 @@ async fn server_frozen_for_longer_than_the_session_ends_the_hold_in_time() {
 }
 
 #[tokio::test]
+async fn restarted_server_keeps_holds_and_places() {
+    let server = server().await;
+    let url = server.url() + "?session=20s";
+    let (locks, other) = (client(&url).await, client(&url).await);
+    let guard = lock(&locks, "a").await;
+    let mutex = other.mutex("a").expect("a name");
+    let waits = tokio::spawn(async move { mutex.lock().await });
+    waiting(&locks, "a", 1).await;
+    server.kill();
+    server.restart().await.expect("it starts");
+    renewed(&locks).await;
+    assert!(guard.is_held());
+    waiting(&locks, "a", 1).await;
+    assert!(!waits.is_finished(), "two hold");
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    let next = timeout(SOON, waits).await.expect("the waiter");
+    let next = next.expect("no panic").expect("the lock");
+    assert_eq!(next.release().await.expect("release"), Released::Freed);
+}
+
+#[tokio::test]
 async fn session_that_the_server_forgot_is_replaced_and_its_holds_are_lost() {
     let server = server().await;
     let url = server.url() + "?session=20s";

@@ -17,7 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   See why locks matter, in a few seconds and without a server:
       dlock demo
-  Never two backups at once on this host:
+  Never two backups of this user at once on this host:
       dlock run backup -- /usr/local/bin/backup --all
   The same for all hosts, and give up when another one is at it:
       dlock run --no-wait --backend redis://cache:6379 backup -- backup --all

@@ -227,8 +227,8 @@ fn capabilities(config: &Config) -> Capabilities {
         "a hold is in memory at the master and at as many replicas as asked for before it counts; it is lost when one without \
          it is promoted, or when all restart without persistence"
     } else {
-        "a hold is in memory at the master: it is lost when that restarts without appendfsync always, or when a replica that \
-         has not received it is promoted (R24)"
+        "a hold is in memory at the master: it may be lost when that restarts without appendonly yes and appendfsync always, or \
+         when a replica that has not received it is promoted (R24)"
     };
     capabilities
 }
