@@ -86,12 +86,12 @@ local function free(attempt)
   return true
 end
 
--- Gives the lock to the waiters whose turn it is, and tells each in its inbox. Returns the waiter that is first now, and stops in
--- front of `me`, who is here and needs no message.
+-- Gives the lock to the waiters whose turn it is, and tells each in its inbox. Returns the waiter that is first now, if `asked` for, and
+-- stops in front of `me`, who is here and needs no message.
 --
 -- A waiter that gave a sign of life a moment ago gets its whole lease and is told the token: it needs no further trip. Another one,
 -- and everybody in a cluster, gets as long as a waiter may be silent, and confirms; so one that died costs the others no more.
-local function settle()
+local function settle(asked)
   while true do
     local head = redis.call('ZRANGE', Q, 0, 0)[1]
     if not head or head == me then return head end
@@ -109,7 +109,7 @@ local function settle()
     redis.call('HDEL', W, head)
     if alive then
       take(head, m, now + (whole and lease or patience), text, number)
-      if m == 'X' then return redis.call('ZRANGE', Q, 0, 0)[1] end
+      if m == 'X' then return asked and redis.call('ZRANGE', Q, 0, 0)[1] end
     end
   end
 end

@@ -11,8 +11,28 @@ end
 local tombstone = redis.call('ZSCORE', T, me)
 if tombstone and tonumber(tombstone) > now then return {'abandoned'} end
 
+-- Says what is needed to be given the lock. Both keys always change together, so one look at their time to live is enough; a second more
+-- of it saves the look's consequence for most.
+local function stand()
+  redis.call('HSET', W, me, string.format('%013.0f', now + patience) .. m .. ' ' .. lease .. ' ' .. inbox .. ' ' .. text)
+  if redis.call('PTTL', Q) < patience then
+    redis.call('PEXPIRE', Q, patience + 1000)
+    redis.call('PEXPIRE', W, patience + 1000)
+  end
+end
+
+-- The usual wait: somebody holds it alone, and we are new. Nobody can be given anything now, so nobody else is looked at.
+if m == 'X' and mode == 'X' and inbox ~= '' then
+  local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
+  if redis.call('ZADD', Q, 'NX', math.max(tonumber(stamp), (last or 0) + 1), me) == 1 then
+    stand()
+    save()
+    return {last and 0 or expires - now, token}
+  end
+end
+
 local head
-if fair or not admits(m) then head = settle() end
+if fair or not admits(m) then head = settle(true) end
 if (not fair or not head or head == me) and admits(m) then
   redis.call('ZREM', Q, me)
   redis.call('HDEL', W, me)
@@ -41,9 +61,7 @@ if inbox ~= '' then
     redis.call('ZADD', Q, math.max(tonumber(stamp), last + 1), me)
     head = head or me
   end
-  redis.call('HSET', W, me, string.format('%013.0f', now + patience) .. m .. ' ' .. lease .. ' ' .. inbox .. ' ' .. text)
-  keep(Q, patience)
-  keep(W, patience)
+  stand()
 end
 save()
 -- Only the first of the queue looks when the lease ends: no herd.
