@@ -265,9 +265,13 @@ impl Walk<'_> {
                 },
                 Answer::Busy => {
                     doubt.strike();
+                    turn.iter().for_each(Turn::answered);
                     return Ok(None);
                 }
-                Answer::Elapsed if request.is_contended() => return Ok(None),
+                Answer::Elapsed if request.is_contended() => {
+                    turn.iter().for_each(Turn::answered);
+                    return Ok(None);
+                }
                 Answer::Elapsed => return Err(self.unanswered()),
                 Answer::Failed(error) => {
                     if error.held_now() != HeldNow::No {
@@ -284,6 +288,7 @@ impl Walk<'_> {
                     }
                 }
             };
+            turn.iter().for_each(Turn::failed);
             if self.patience == Patience::Try || !error.is_retryable() {
                 return Err(error);
             }

@@ -124,7 +124,7 @@ impl Client {
     pub(crate) fn lose(self: &Arc<Self>, hold: &Arc<Hold>, reason: LossReason) {
         {
             let _one_step = locked(&self.losing);
-            if !hold.lose(reason) {
+            if !hold.lose(reason, self.clock.now()) {
                 return;
             }
             self.stats.count(reason.into());
@@ -206,6 +206,7 @@ impl Client {
             }
             Err(error) => {
                 tracing::debug!(name = %lease.name(), %error, "release not confirmed yet");
+                hold.not_confirmed();
                 drop(unconfirmed);
                 if error.is_retryable() {
                     Ok(Released::Unknown)
@@ -222,7 +223,7 @@ impl Client {
         if !hold.is_held(now) {
             self.lose(hold, hold.clock_reason());
         }
-        let outcome = hold.let_go();
+        let outcome = hold.let_go(now);
         self.stats.held(now.since(hold.since));
         outcome
     }

@@ -38,6 +38,8 @@ pub(crate) struct Hold {
     /// The local queue's turn, kept while an exclusive hold lasts.
     turn: Mutex<Option<Turn>>,
     state: AtomicU8,
+    /// When it was let go or lost; the state is read first.
+    ended_at: AtomicU64,
     valid_until: AtomicU64,
     ends_at: Moment,
     changed: Notify,
@@ -67,6 +69,7 @@ impl Hold {
             lease: Mutex::new(Arc::new(lease)),
             turn: Mutex::new(turn),
             state: AtomicU8::new(HELD),
+            ended_at: AtomicU64::new(0),
             valid_until: AtomicU64::new(valid_until.as_nanos()),
             ends_at,
             changed: Notify::new(),
@@ -82,6 +85,19 @@ impl Hold {
 
     pub(crate) fn set_lease(&self, lease: Lease) {
         *locked(&self.lease) = Arc::new(lease);
+    }
+
+    /// Since when somebody tries to end it at the store; `None` while it is held.
+    pub(crate) fn ended_at(&self) -> Option<Moment> {
+        (self.state() != State::Held)
+            .then(|| Moment::from_nanos(self.ended_at.load(Ordering::Acquire)))
+    }
+
+    /// The store could not be told that it has ended: those who wait locally should know.
+    pub(crate) fn not_confirmed(&self) {
+        if let Some(turn) = locked(&self.turn).as_ref() {
+            turn.failed();
+        }
     }
 
     /// Lets the next local waiter go to the store. Harmless when it has gone already.
@@ -131,19 +147,23 @@ impl Hold {
     }
 
     /// The first of `let_go` and `lose` wins.
-    pub(crate) fn let_go(&self) -> Result<(), LossReason> {
-        match self.leave_held(LET_GO) {
+    pub(crate) fn let_go(&self, now: Moment) -> Result<(), LossReason> {
+        match self.leave_held(LET_GO, now) {
             Ok(()) => Ok(()),
             Err(LET_GO) => Ok(()),
             Err(code) => Err(reason_of(code)),
         }
     }
 
-    pub(crate) fn lose(&self, reason: LossReason) -> bool {
-        self.leave_held(code_of(reason)).is_ok()
+    pub(crate) fn lose(&self, reason: LossReason, now: Moment) -> bool {
+        self.leave_held(code_of(reason), now).is_ok()
     }
 
-    fn leave_held(&self, to: u8) -> Result<(), u8> {
+    fn leave_held(&self, to: u8, now: Moment) -> Result<(), u8> {
+        // The first who leaves counts.
+        let _ =
+            self.ended_at
+                .compare_exchange(0, now.as_nanos(), Ordering::AcqRel, Ordering::Acquire);
         self.state
             .compare_exchange(HELD, to, Ordering::AcqRel, Ordering::Acquire)?;
         self.changed.notify_waiters();

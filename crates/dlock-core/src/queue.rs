@@ -27,9 +27,19 @@ struct Line {
     holder: Weak<Hold>,
     /// How often one of these tasks has got the lock.
     holds: u64,
-    /// What the task that has the turn asks the store, and since when.
+    /// What the task that has the turn asks the store.
     asks: Weak<Request>,
-    asked: Option<Moment>,
+    /// Since when questions have had no answer, whoever asked them, and whether one has failed.
+    silent_since: Option<Moment>,
+    trouble: bool,
+}
+
+impl Line {
+    /// The store has answered.
+    fn answered(&mut self) {
+        self.silent_since = None;
+        self.trouble = false;
+    }
 }
 
 impl Queue {
@@ -84,6 +94,7 @@ impl Queue {
         if let Some(line) = locked(&self.lines).get_mut(name) {
             line.holder = Arc::downgrade(hold);
             line.holds += 1;
+            line.answered();
         }
     }
 
@@ -103,7 +114,6 @@ impl Queue {
         };
         line.holder = Weak::new();
         line.asks = Weak::new();
-        line.asked = None;
         match line.waiting.pop_first() {
             Some((_, tell)) => {
                 line.passed = line.passed.saturating_add(1);
@@ -135,12 +145,28 @@ impl Turn {
         self.passed
     }
 
+    /// What was asked has failed, and may be asked again.
+    pub(crate) fn failed(&self) {
+        self.change(|line| line.trouble = true);
+    }
+
+    /// The store has said that others hold the lock.
+    pub(crate) fn answered(&self) {
+        self.change(Line::answered);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Line)) {
+        if let Some(line) = locked(&self.queue.lines).get_mut(&self.name) {
+            change(line);
+        }
+    }
+
     /// Lets those who wait for their turn see whether the store has answered.
     pub(crate) fn asks(&self, request: &Arc<Request>) {
-        if let Some(line) = locked(&self.queue.lines).get_mut(&self.name) {
+        self.change(|line| {
             line.asks = Arc::downgrade(request);
-            line.asked = Some(request.now());
-        }
+            line.silent_since.get_or_insert_with(|| request.now());
+        });
     }
 }
 
@@ -163,23 +189,33 @@ pub(crate) struct Waiter {
 
 impl Waiter {
     /// Whether it is known, not only likely, that others have the lock at the end of this wait (C5): this client holds it; or others
-    /// do, as the store has told the task that has the turn; or it has gone from task to task meanwhile, and the one whose turn it
-    /// is has not asked for longer than a trip takes.
+    /// do, as the store has told the task that has the turn; or it has gone from task to task meanwhile, and no question has failed
+    /// since then, nor been without an answer for longer than a trip takes.
     pub(crate) fn is_contended(&self, now: Moment, trip: Duration) -> bool {
-        let (asks, goes_round) = {
+        // Out of the lock before it is dropped, as in `is_held`.
+        let (holder, asks, goes_round, asked) = {
             let lines = locked(&self.queue.lines);
             let Some(line) = lines.get(&self.name) else {
                 return false;
             };
-            let in_time = line.asked.is_none_or(|asked| now < asked + trip);
+            let goes_round = line.holds > self.holds_before && !line.trouble;
             (
+                line.holder.upgrade(),
                 line.asks.upgrade(),
-                line.holds > self.holds_before && in_time,
+                goes_round,
+                line.silent_since,
             )
         };
-        goes_round
-            || asks.is_some_and(|request| request.is_contended())
-            || self.queue.is_held(&self.name, now)
+        if asks.is_some_and(|request| request.is_contended()) {
+            return true;
+        }
+        let silent_since = match &holder {
+            Some(hold) if hold.is_held(now) => return true,
+            // Its release is under way.
+            Some(hold) => hold.ended_at().or(asked),
+            None => asked,
+        };
+        goes_round && silent_since.is_none_or(|since| now < since + trip)
     }
 
     /// Waits for the turn. It must not be called again after that.

@@ -80,19 +80,23 @@ async fn undo(mut taken: Taken) {
         let client = &taken.client;
         let outcome = try_once(client, chore).await;
         if let Leftover::Hold(hold) = &chore.what {
+            if outcome.is_err() {
+                hold.not_confirmed();
+            }
             // Local waiters go on now, also if it failed: the store decides, and tells them if it is out of reach.
             hold.pass_turn();
         }
         match outcome {
             Ok(()) => break,
             Err(error) => {
-                let again = client.clock.now() + backoff.pause();
-                if again >= chore.until {
+                let now = client.clock.now();
+                if now >= chore.until {
                     tracing::warn!(%error, "the store did not confirm a release; its lease ends it");
                     break;
                 }
                 tracing::debug!(%error, "release not confirmed, trying again");
-                client.clock.sleep_until(again).await;
+                let again = now + backoff.pause();
+                client.clock.sleep_until(again.min(chore.until)).await;
             }
         }
     }

@@ -199,6 +199,22 @@ async fn a_grant_that_meets_a_close_is_undone() {
     assert_eq!(world.names(), 0);
 }
 
+/// Pauses between the tries are random, and the last may not be left out because it would be long.
+#[tokio::test(start_paused = true)]
+async fn a_release_is_tried_until_the_lease_is_over() {
+    for round in 0..30 {
+        let world = World::new();
+        let (locks, control) = world.client_with(Settings::new().lease(seconds(10)));
+        let guard = locks.mutex("x").unwrap().lock().await.unwrap();
+        control.cut();
+        drop(guard);
+        tokio::time::sleep(millis(9500)).await;
+        control.heal();
+        locks.close().await.unwrap();
+        assert_eq!(world.names(), 0, "round {round}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn close_does_not_wait_for_ever() {
     let world = World::new();

@@ -157,6 +157,30 @@ async fn a_lock_that_goes_from_task_to_task_is_busy_and_not_out_of_reach() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
 }
 
+/// C5: what went from task to task was not out of reach then, but it is now.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_is_not_busy_whoever_held_the_lock_before() {
+    let world = World::new();
+    let (locks, control) = world.client_with(one_second().outage(seconds(60)));
+    let mutex = locks.mutex("x").unwrap();
+    let first = mutex.lock().await.unwrap();
+    let wait = |patience| {
+        let mutex = mutex.clone();
+        tokio::spawn(async move { mutex.lock_within(patience).await })
+    };
+    let second = wait(seconds(50));
+    tokio::time::sleep(millis(1)).await;
+    let third = wait(seconds(5));
+    tokio::time::sleep(millis(1)).await;
+    assert_eq!(first.release().await.unwrap(), Released::Freed);
+    // From now on every question of the second fails at once, and is repeated.
+    control.cut();
+    let error = third.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    control.heal();
+    assert!(second.await.unwrap().unwrap().is_some());
+}
+
 /// A renewal whose reply is late counts from when it was sent.
 #[tokio::test(start_paused = true)]
 async fn a_slow_renewal_does_not_stretch_the_hold() {
