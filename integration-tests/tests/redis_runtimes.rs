@@ -9,7 +9,7 @@
 
 mod redis_support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlock_core::{Locks, Released, Settings};
 use futures::future::join_all;
@@ -30,6 +30,15 @@ fn lively() -> Runtime {
 fn sleepy() -> Runtime {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime")
+}
+
+/// Looks again and again until it is so.
+fn until(so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < 2 * SOON, "it does not come to that");
+        std::thread::yield_now();
+    }
 }
 
 async fn cycles(locks: Locks, n: u64) {
@@ -80,6 +89,7 @@ fn nobody_waits_for_the_runtime_of_one_who_gave_up() {
         (server, locks)
     });
     for round in 0..5 {
+        until(|| locks.stats().in_doubt == 0);
         server.freeze();
         let attempt = |name: String| {
             let mutex = locks.mutex(name).expect("a name");
@@ -88,13 +98,9 @@ fn nobody_waits_for_the_runtime_of_one_who_gave_up() {
         let alone: Vec<_> = (0..8)
             .map(|n| runs.spawn(attempt(format!("alone:{round}:{n}"))))
             .collect();
-        while locks.stats().in_doubt < 8 {
-            std::thread::yield_now();
-        }
+        until(|| locks.stats().in_doubt >= 8);
         let waits = runs.spawn(attempt(format!("waits:{round}")));
-        while locks.stats().in_doubt < 9 {
-            std::thread::yield_now();
-        }
+        until(|| locks.stats().in_doubt >= 9);
         // Its wish is the last when the first answer comes.
         let mutex = locks.mutex(format!("gives up:{round}")).expect("a name");
         let gave_up = sleeps.block_on(mutex.lock_within(Duration::from_millis(20)));
@@ -129,10 +135,11 @@ fn a_crowd_survives_another_that_fell_asleep() {
     for n in 100..200 {
         sleeps.spawn(cycles(locks.clone(), n));
     }
-    let counts = || (locks.stats().acquired, locks.stats().in_doubt);
-    while counts().0 < 500 || counts().1 < 50 {
+    until(|| {
         sleeps.block_on(tokio::task::yield_now());
-    }
+        let stats = locks.stats();
+        stats.acquired >= 500 && stats.in_doubt >= 50
+    });
     let crowd: Vec<_> = (0..100)
         .map(|n| runs.spawn(cycles(locks.clone(), n)))
         .collect();

@@ -113,7 +113,11 @@ impl Queue {
             return;
         };
         line.holder = Weak::new();
-        line.asks = Weak::new();
+        let asked = std::mem::take(&mut line.asks).upgrade();
+        if asked.is_some_and(|request| request.is_contended()) {
+            // Its future was dropped, but the store had answered.
+            line.answered();
+        }
         match line.waiting.pop_first() {
             Some((_, tell)) => {
                 line.passed = line.passed.saturating_add(1);

@@ -138,7 +138,7 @@ impl Many {
         let (tell, told) = oneshot::channel();
         desk.waiting.push_back(wish(tell));
         // Enough for a trip of their own.
-        if desk.waiting.len() >= LARGEST && desk.under_way < AT_ONCE {
+        if desk.waiting.len().is_multiple_of(LARGEST) && desk.under_way < AT_ONCE {
             desk.under_way += 1;
             self.start(desk);
         }

@@ -8,7 +8,7 @@ use dlock_redis::node::{Raised, Taken};
 use futures::StreamExt;
 use futures::future::Ready;
 use futures::stream::FuturesUnordered;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::connect::{Nodes, unasked};
 use crate::error::{Word, Words};
@@ -87,7 +87,6 @@ impl Nodes {
         let mut proposed = clock_hint();
         // Read before the first byte is sent (C7).
         let sent = request.now();
-        let until = Instant::now() + limit;
         let undoing = self.undoing.of(request.attempt());
         for node in (0..self.count()).filter(|node| undoing & bit(*node) != 0) {
             ballot.cast(node, Vote::Failed);
@@ -95,28 +94,36 @@ impl Nodes {
             words.note(node, Word::Failed(unasked(why)));
         }
         let mut others = self.all() & !undoing;
+        let ask = |nodes: Arc<Self>, node, proposed| {
+            let stake = stake.clone();
+            let mode = stake.mode;
+            nodes.ask(node, stake, mode, proposed)
+        };
+        let mut asks = FuturesUnordered::new();
         if let Some(gate) = gate.filter(|gate| others & bit(*gate) != 0) {
-            let ask = self.clone().ask(gate, stake.clone(), stake.mode, proposed);
-            let (_, said) = ask.await;
-            match said.vote {
-                // It was the only one asked, so nothing is left anywhere; unless it was asked twice.
-                Vote::Others(_, free_in) => {
-                    let retry_after = free_in;
-                    self.undo_later(stake, FuturesUnordered::<Ready<(usize, ())>>::new());
-                    return Ok(Outcome::Decided(Attempt::Busy(Busy { retry_after })));
+            asks.push(ask(self.clone(), gate, proposed));
+            // A gate that is silent must not cost the others their time; its answer may still come.
+            if let Ok(Some((_, said))) = timeout(limit, asks.next()).await {
+                match said.vote {
+                    // It was the only one asked, so nothing is left anywhere; unless it was asked twice.
+                    Vote::Others(_, free_in) => {
+                        let retry_after = free_in;
+                        self.undo_later(stake, FuturesUnordered::<Ready<(usize, ())>>::new());
+                        return Ok(Outcome::Decided(Attempt::Busy(Busy { retry_after })));
+                    }
+                    // The others mostly agree with its number.
+                    Vote::Granted(counter) => proposed = counter,
+                    Vote::Uncounted | Vote::Failed => {}
                 }
-                // The others mostly agree with its number.
-                Vote::Granted(counter) => proposed = counter,
-                Vote::Uncounted | Vote::Failed => {}
+                ballot.cast(gate, said.vote);
+                words.note(gate, said.word);
             }
-            ballot.cast(gate, said.vote);
-            words.note(gate, said.word);
             others &= !bit(gate);
         }
-        let mut asks = self.each(others, |nodes, node| {
-            nodes.ask(node, stake.clone(), stake.mode, proposed)
-        });
-        let mut verdict = collect(&mut asks, (until, limit), &mut ballot, &mut words).await;
+        for node in (0..self.count()).filter(|node| others & bit(*node) != 0) {
+            asks.push(ask(self.clone(), node, proposed));
+        }
+        let mut verdict = collect(&mut asks, limit, &mut ballot, &mut words).await;
         if verdict == Verdict::Apart {
             verdict = self
                 .bring_together(&stake, limit, &mut ballot, &mut words)
@@ -322,14 +329,14 @@ impl Nodes {
 /// Waits for answers until they decide, or the time is up.
 async fn collect<F>(
     asks: &mut FuturesUnordered<F>,
-    (until, limit): (Instant, Duration),
+    limit: Duration,
     ballot: &mut Ballot,
     words: &mut Words,
 ) -> Verdict
 where
     F: Future<Output = (usize, Said)>,
 {
-    let mut time_up = std::pin::pin!(sleep_until(until));
+    let mut time_up = std::pin::pin!(sleep_until(Instant::now() + limit));
     loop {
         match ballot.verdict() {
             Verdict::Open => {}
