@@ -12,6 +12,7 @@ impl Link {
         let Current {
             mut connection,
             number,
+            ..
         } = self.connection().await?;
         let trip = pin!(connection.send(cmd));
         self.within(self.config.answer_timeout, number, trip).await
@@ -25,6 +26,7 @@ impl Link {
         let Current {
             mut connection,
             number,
+            ..
         } = self.connection().await?;
         let mut answers = Vec::new();
         for node in self.masters(&mut connection, number).await? {
