@@ -203,7 +203,8 @@ impl Config {
     /// was given the lock may take to confirm. Default: 3 s. From 100 ms to 5 min.
     ///
     /// Shorter skips a waiter sooner whose machine vanished (one whose process died is skipped at once, except in a cluster);
-    /// longer costs the server less.
+    /// longer costs the server less. Where a holder and the waiter before one die together, it takes up to a quarter of this, after
+    /// the lease, until somebody notices.
     pub fn waiter_lease(mut self, lease: Duration) -> Self {
         self.waiter_lease = lease;
         self
