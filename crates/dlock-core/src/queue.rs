@@ -114,7 +114,7 @@ impl Queue {
         };
         line.holder = Weak::new();
         let asked = std::mem::take(&mut line.asks).upgrade();
-        if asked.is_some_and(|request| request.is_contended()) {
+        if !line.trouble && asked.is_some_and(|request| request.is_contended()) {
             // Its future was dropped, but the store had answered.
             line.answered();
         }

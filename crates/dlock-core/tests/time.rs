@@ -181,6 +181,39 @@ async fn a_store_that_fails_is_not_busy_whoever_held_the_lock_before() {
     assert!(second.await.unwrap().unwrap().is_some());
 }
 
+/// C5: the one whose turn it was had been told that others hold the lock, and then the store was gone.
+#[tokio::test(start_paused = true)]
+async fn an_answer_from_before_the_trouble_does_not_make_a_silent_store_busy() {
+    let world = World::new();
+    let (locks, control) = world.client_with(one_second().outage(millis(1)));
+    let (mutex, other) = (
+        locks.mutex("x").unwrap(),
+        world.client().mutex("x").unwrap(),
+    );
+    let first = mutex.lock().await.unwrap();
+    let wait = |patience| {
+        let mutex = mutex.clone();
+        tokio::spawn(async move { mutex.lock_within(patience).await })
+    };
+    let (second, third) = (wait(seconds(50)), wait(seconds(50)));
+    tokio::time::sleep(millis(1)).await;
+    let last = wait(millis(200));
+    let remote = tokio::spawn(async move { other.lock().await });
+    tokio::time::sleep(millis(1)).await;
+    // The other client is before the second in the store's queue.
+    assert_eq!(first.release().await.unwrap(), Released::Freed);
+    let _remote = remote.await.unwrap().unwrap();
+    tokio::time::sleep(millis(1)).await;
+    control.delay_requests(millis(10));
+    control.cut();
+    assert!(second.await.unwrap().is_err());
+    // The third is about to ask, and hears nothing.
+    control.hang();
+    let error = last.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    third.abort();
+}
+
 /// A renewal whose reply is late counts from when it was sent.
 #[tokio::test(start_paused = true)]
 async fn a_slow_renewal_does_not_stretch_the_hold() {
