@@ -1,8 +1,13 @@
 use dlock_core::{Capability, Locks, Result, Settings};
 
+use crate::lease;
 use crate::scheme::open;
 
 /// Connects to a store by its URL, with the default [`Settings`].
+///
+/// The parameter `lease` means the same in every URL: how long a hold lasts without a renewal, as in `redis://cache?lease=10s`. A store
+/// whose holds live as long as their session (etcd, ZooKeeper, two modes of MySQL) takes it as the session's time. Locks between the processes of a
+/// host end with their process, and need none.
 ///
 /// ```
 /// # #[cfg(feature = "memory")]
@@ -62,7 +67,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Sets how locks are taken and kept.
+    /// Sets how locks are taken and kept. A lease that is set here comes before the URL's, but cannot change a session: there both must
+    /// be the same.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self
@@ -80,8 +86,13 @@ impl Builder {
     ///
     /// As for [`connect`], and when a requirement or a setting does not fit the store.
     pub async fn connect(self) -> Result<Locks> {
-        Locks::builder(open(&self.url).await?)
-            .settings(self.settings)
+        let (url, lease) = lease::split(&self.url)?;
+        let settings = match (lease, self.settings.asked_lease()) {
+            (Some(lease), None) => self.settings.lease(lease),
+            _ => self.settings,
+        };
+        Locks::builder(open(&url).await?)
+            .settings(settings)
             .require(&self.required)
             .build()
     }

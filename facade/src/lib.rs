@@ -1,6 +1,9 @@
 #![doc = include_str!("../README.md")]
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod connect;
+mod lease;
 mod scheme;
 
 pub use connect::{Builder, builder, connect};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use dlock_core::{Backend, BackendUrl, Error, ErrorKind, Operation, Result};
+use dlock_core::backend::{Backend, BackendUrl};
+use dlock_core::{Error, ErrorKind, Operation, Result};
 
 /// Every scheme this version knows, and the feature that brings it.
 const SCHEMES: &[Scheme] = &[
@@ -157,7 +158,7 @@ mod tests {
     async fn a_bad_url_names_the_part() {
         for (url, expected) in [
             ("no-scheme", "has no scheme"),
-            ("memory://h:port", "port \"port\""),
+            ("memory://h:port", "the port of \"h\" is not a number"),
         ] {
             let error = open(url).await.expect_err(url);
             assert!(error.to_string().contains(expected), "{error}");

@@ -8,7 +8,6 @@
     reason = "a benchmark prints, and ends when something is wrong"
 )]
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::Locks;
@@ -41,7 +40,7 @@ async fn client(url: &str, mode: &str) -> Locks {
     let sign = if url.contains('?') { '&' } else { '?' };
     let url = format!("{url}{sign}mode={mode}&table_prefix=b_");
     let config = Config::from_url(&url).expect("a URL");
-    Locks::new(Arc::new(config.connect().await.expect("a connection"))).expect("defaults")
+    Locks::new(config.connect().await.expect("a connection")).expect("defaults")
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

@@ -49,7 +49,7 @@ async fn main() {
 async fn locks(servers: &[RedisServer]) -> Locks {
     let urls = servers.iter().map(RedisServer::url);
     let config = Config::from_urls(urls).unwrap().persistent(true);
-    Locks::new(Arc::new(config.connect().await.unwrap())).unwrap()
+    Locks::new(config.connect().await.unwrap()).unwrap()
 }
 
 fn rslock(servers: &[RedisServer]) -> LockManager {
@@ -95,7 +95,7 @@ impl Raw {
     }
 
     async fn cycle(&mut self, name: &str) {
-        let owner = dlock_core::AttemptId::new().to_string();
+        let owner = dlock_core::backend::AttemptId::new().to_string();
         let takes = self.connections.iter_mut().map(|(connection, _)| {
             let mut take = redis::cmd("SET");
             take.arg(name).arg(&owner).arg("NX").arg("PX").arg(30_000);

@@ -1,4 +1,4 @@
-//! What a lock in ZooKeeper costs against the bare requests, through the same client crate and in one run.
+//! What a lock in ZooKeeper costs against the bare requests of the crate `zookeeper-client`, in one run.
 //!
 //! `cargo run --release -p integration-tests --example bench_zk [rounds]`, with `DLOCK_TEST_ZK_URL` for a server of your own.
 //! Rounds of the two sides alternate, so that a machine's moods hit both.
@@ -9,7 +9,6 @@
     reason = "a benchmark ends where it breaks"
 )]
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::Locks;
@@ -54,7 +53,7 @@ async fn locks(url: &str) -> Locks {
         .connect()
         .await
         .expect("a connection");
-    Locks::new(Arc::new(backend)).expect("defaults")
+    Locks::new(backend).expect("defaults")
 }
 
 async fn raw_place(client: &Client) -> String {

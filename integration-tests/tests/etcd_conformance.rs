@@ -14,7 +14,8 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, Timings, async_trait};
-use dlock_core::{Backend, Error, ErrorKind, Name, Result};
+use dlock_core::backend::Backend;
+use dlock_core::{Error, ErrorKind, Name, Result};
 use dlock_etcd::Config;
 use etcd_client::{Client, DeleteOptions, GetOptions, SortOrder, SortTarget};
 use etcd_support::metric;

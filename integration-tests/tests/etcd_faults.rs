@@ -8,9 +8,9 @@
 
 mod etcd_support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use dlock_core::{Guard, Locks, Released};
+use dlock_core::{Guard, Locks, LossReason, Released};
 use etcd_support::*;
 use integration_tests::{Direction, EtcdServer, FaultProxy};
 
@@ -114,103 +114,131 @@ async fn lost_answer_to_an_acquire_finds_its_own_entry() {
     assert_eq!(locks.stats().failed, 0);
 }
 
+/// Two ways to one server. What a client sends over the one that it uses can be held, and arrive late.
+struct TwoWays {
+    server: EtcdServer,
+    proxies: [FaultProxy; 2],
+}
+
+/// A request that is stuck on its way.
+struct Stuck<'a> {
+    proxy: &'a FaultProxy,
+    server: &'a EtcdServer,
+    /// What had arrived at the proxy when the request was there, and nothing else.
+    sent: Instant,
+    /// How many requests of its kind the server has answered.
+    method: &'static str,
+}
+
+impl TwoWays {
+    async fn start() -> Self {
+        let server = EtcdServer::start().await.expect("a server");
+        let proxies = [
+            FaultProxy::start(server.addr()).await.expect("a proxy"),
+            FaultProxy::start(server.addr()).await.expect("a proxy"),
+        ];
+        Self { server, proxies }
+    }
+
+    async fn client(&self) -> Locks {
+        self.client_with("120s").await
+    }
+
+    /// A client that moves on after a while. Long enough for a busy machine to see its request come.
+    async fn client_with(&self, session: &str) -> Locks {
+        let addresses = self.proxies.iter().map(FaultProxy::addr);
+        let parameters = format!("session={session}&answer_timeout=2s");
+        client(&url(addresses, &parameters)).await
+    }
+
+    /// Holds the next request of a client that has sent something, while `work` is done, which sends it again the other way.
+    async fn stick<T>(
+        &self,
+        method: &'static str,
+        work: impl Future<Output = T>,
+    ) -> (Stuck<'_>, T) {
+        let used = usize::from(self.proxies[1].connections() > 0);
+        let proxy = &self.proxies[used];
+        assert_eq!(self.proxies[1 - used].connections(), 0, "one way is used");
+        proxy.pause(Direction::ToServer);
+        let before = proxy.received().to_server;
+        let noted = async {
+            until_so("the request is on its way", async || {
+                proxy.received().to_server > before
+            })
+            .await;
+            // Its parts follow each other at once; that the client no longer wants it comes when its patience is over.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Instant::now()
+        };
+        let (sent, done) = tokio::join!(noted, work);
+        let server = &self.server;
+        let stuck = Stuck {
+            proxy,
+            server,
+            sent,
+            method,
+        };
+        (stuck, done)
+    }
+}
+
+impl Stuck<'_> {
+    async fn answered(&self) -> f64 {
+        let label = format!("grpc_method=\"{}\"", self.method);
+        metric_with(self.server.addr(), "grpc_server_handled_total", &label).await
+    }
+
+    /// Lets it arrive, without the word that nobody wants it any more, and waits until the server has done with it.
+    async fn arrives(self) {
+        let before = self.answered().await;
+        self.proxy.resume_until(self.sent);
+        until_so("the late request is carried out", async || {
+            self.answered().await > before
+        })
+        .await;
+    }
+}
+
+async fn freed(guard: Guard) {
+    let released = guard.release().await.expect("the store answers");
+    assert_eq!(released, Released::Freed);
+}
+
 #[tokio::test]
 async fn request_that_arrives_after_its_release_leaves_nothing() {
-    let server = EtcdServer::start().await.expect("a server");
-    let slow = FaultProxy::start(server.addr()).await.expect("a proxy");
-    let quick = FaultProxy::start(server.addr()).await.expect("a proxy");
-    let url = url(
-        [slow.addr(), quick.addr()],
-        "session=30s&answer_timeout=300ms",
+    let ways = TwoWays::start().await;
+    let mut raw = raw(&[ways.server.addr()]).await;
+    let locks = ways.client().await;
+    // The request is stuck, is sent again the other way, and is granted there.
+    let (stuck, guard) = ways.stick("Txn", lock(&locks, "a")).await;
+    freed(guard).await;
+    stuck.arrives().await;
+    assert!(
+        entries(&mut raw, "a").await.is_empty(),
+        "a late request took effect"
     );
-    let mut raw = raw(&[server.addr()]).await;
-    let mut marks = 0;
-    for turn in 0..6 {
-        let name = format!("late{turn}");
-        // Either way may be the one that this client uses first.
-        let locks = client(&url).await;
-        let (used, other) = if slow.connections() > 0 {
-            (&slow, &quick)
-        } else {
-            (&quick, &slow)
-        };
-        used.pause(Direction::ToServer);
-        // The request is stuck, is sent again the other way, and is granted there.
-        let guard = lock(&locks, &name).await;
-        assert_eq!(
-            guard.release().await.expect("the store answers"),
-            Released::Freed
-        );
-        marks += raw
-            .get(
-                "dlock/!/",
-                Some(etcd_client::GetOptions::new().with_prefix()),
-            )
-            .await
-            .expect("marks")
-            .count();
-        // Now it arrives.
-        used.resume();
-        let check = client(&url).await;
-        let guard = lock(&check, &name).await;
-        assert_eq!(
-            guard.release().await.expect("the store answers"),
-            Released::Freed
-        );
-        assert!(
-            entries(&mut raw, &name).await.is_empty(),
-            "a late request took effect"
-        );
-        locks.close().await.expect("closed");
-        check.close().await.expect("closed");
-        used.reset_all().await;
-        other.reset_all().await;
-    }
-    assert!(marks > 0, "no request was in doubt: the test tests nothing");
-    let left = raw
-        .get("dlock/", Some(etcd_client::GetOptions::new().with_prefix()))
-        .await
-        .expect("keys");
+    locks.close().await.expect("closed");
+    let all = etcd_client::GetOptions::new().with_prefix();
+    let left = raw.get("dlock/", Some(all)).await.expect("keys");
     assert_eq!(left.count(), 0, "marks go with the lease");
 }
 
 #[tokio::test]
 async fn try_that_was_busy_takes_no_effect_later() {
-    let server = EtcdServer::start().await.expect("a server");
-    let one = FaultProxy::start(server.addr()).await.expect("a proxy");
-    let two = FaultProxy::start(server.addr()).await.expect("a proxy");
-    let holder = client(&url([server.addr()], "session=30s")).await;
-    let mut raw = raw(&[server.addr()]).await;
+    let ways = TwoWays::start().await;
+    let holder = client(&url([ways.server.addr()], "session=60s")).await;
+    let mut raw = raw(&[ways.server.addr()]).await;
     let guard = lock(&holder, "a").await;
-    let locks = client(&url(
-        [one.addr(), two.addr()],
-        "session=30s&answer_timeout=300ms",
-    ))
-    .await;
-    let used = if one.connections() > 0 { &one } else { &two };
-    used.pause(Direction::ToServer);
+    let locks = ways.client().await;
     // The request is stuck, is sent again the other way, and is told there that the lock is held.
     let mutex = locks.mutex("a").expect("a name");
-    let tried = mutex.try_lock().await.expect("the store answers");
-    assert!(tried.is_none());
-    assert_eq!(
-        guard.release().await.expect("the store answers"),
-        Released::Freed
-    );
+    let (stuck, tried) = ways.stick("Txn", mutex.try_lock()).await;
+    assert!(tried.expect("the store answers").is_none());
+    freed(guard).await;
     // The client goes on with the same key, and then the request arrives.
-    let guard = lock(&locks, "a").await;
-    assert_eq!(
-        guard.release().await.expect("the store answers"),
-        Released::Freed
-    );
-    used.resume();
-    for _ in 0..20 {
-        let guard = lock(&holder, "a").await;
-        assert_eq!(
-            guard.release().await.expect("the store answers"),
-            Released::Freed
-        );
-    }
+    freed(lock(&locks, "a").await).await;
+    stuck.arrives().await;
     assert!(
         entries(&mut raw, "a").await.is_empty(),
         "a late request took effect"
@@ -220,37 +248,61 @@ async fn try_that_was_busy_takes_no_effect_later() {
 /// A release that one server did not answer is done by another. The first request arrives when the client holds the lock again.
 #[tokio::test]
 async fn late_delete_of_a_release_meets_no_later_hold() {
-    let server = EtcdServer::start().await.expect("a server");
-    let proxies = [
-        FaultProxy::start(server.addr()).await.expect("a proxy"),
-        FaultProxy::start(server.addr()).await.expect("a proxy"),
-    ];
-    let addresses = [proxies[0].addr(), proxies[1].addr()];
-    let locks = client(&url(addresses, "session=60s&answer_timeout=500ms")).await;
-    let mut raw = raw(&[server.addr()]).await;
+    let ways = TwoWays::start().await;
+    let mut raw = raw(&[ways.server.addr()]).await;
+    let locks = ways.client().await;
     let guard = lock(&locks, "a").await;
-    // Only the server that the client has chosen has heard of it.
-    let slow = usize::from(proxies[1].bytes().to_server > proxies[0].bytes().to_server);
-    proxies[slow].pause(Direction::ToServer);
-    let before = proxies[slow].bytes().to_server;
-    assert_eq!(
-        guard.release().await.expect("the other one answers"),
-        Released::Freed
-    );
+    let (stuck, ()) = ways.stick("DeleteRange", freed(guard)).await;
     let guard = lock(&locks, "a").await;
-    proxies[slow].resume();
-    until_so("the late request arrives", async || {
-        proxies[slow].bytes().to_server > before
-    })
-    .await;
-    // Long enough for what was sent to be done.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    stuck.arrives().await;
     let found = entries(&mut raw, "a").await;
     assert_eq!(found.len(), 1, "the hold is in the store");
     let token = guard.token().map(|token| token.get().cast_signed());
     assert_eq!(token, Some(found[0].create_revision()));
-    assert_eq!(
-        guard.release().await.expect("the store answers"),
-        Released::Freed
-    );
+    freed(guard).await;
+}
+
+/// A hold was granted to the second of two requests. Its entry is deleted by hand, and then the first request arrives and puts another
+/// with the same key, later in the queue: that is not the hold.
+#[tokio::test]
+async fn entry_of_a_late_request_does_not_pass_for_the_hold() {
+    let ways = TwoWays::start().await;
+    let mut raw = raw(&[ways.server.addr()]).await;
+    let locks = ways.client_with("12s").await;
+    let (stuck, guard) = ways.stick("Txn", lock(&locks, "a")).await;
+    let entry = entries(&mut raw, "a").await.remove(0);
+    raw.delete(entry.key(), None).await.expect("deleted");
+    stuck.arrives().await;
+    assert_eq!(soon(guard.lost()).await, LossReason::Gone);
+    until_so("nothing is left", async || {
+        entries(&mut raw, "a").await.is_empty()
+    })
+    .await;
+}
+
+/// What makes late requests fail goes when none can come any more, also if the client lives on and is never disturbed again.
+#[tokio::test]
+async fn marks_go_while_the_client_lives() {
+    let server = EtcdServer::start().await.expect("a server");
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let locks = client(&url([proxy.addr()], "session=4s&late_limit=3s")).await;
+    let keeps = lock(&locks, "kept").await;
+    let mut raw = raw(&[server.addr()]).await;
+    let mut marks = async || {
+        let all = etcd_client::GetOptions::new().with_prefix();
+        let found = raw.get("dlock/!/", Some(all)).await.expect("marks");
+        found.count()
+    };
+    for name in ["a", "b", "c", "d"] {
+        proxy.drop_reply_to(format!("dlock/{name}/"), Duration::from_millis(50));
+        let guard = lock(&locks, name).await;
+        soon(proxy.reply_dropped()).await;
+        assert_eq!(
+            guard.release().await.expect("the store answers"),
+            Released::Freed
+        );
+    }
+    assert!(marks().await > 0, "no request was in doubt");
+    until_so("the marks go", async || marks().await == 0).await;
+    assert!(keeps.is_held());
 }

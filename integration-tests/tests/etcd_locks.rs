@@ -13,9 +13,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlock_core::{
-    Attempt, Backend, ErrorKind, Locks, Mode, Name, Released, Renewal, Request, SystemClock,
-};
+use dlock_core::backend::{Attempt, Backend, Renewal, Request};
+use dlock_core::{ErrorKind, Locks, Mode, Name, Released, SystemClock};
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp, WatchOptions};
 use etcd_support::*;
 use integration_tests::{Direction, Etcd, EtcdServer, FaultProxy};
@@ -247,7 +246,8 @@ async fn words_from_the_past_leave_a_later_entry_with_the_same_key() {
 async fn fence_lets_a_transaction_commit_only_while_the_lock_is_held() {
     let server = EtcdServer::start().await.expect("a server");
     let backend = backend(&url([server.addr()], "session=5s")).await;
-    let locks = Locks::new(Arc::clone(&backend) as Arc<dyn dlock_core::Backend>).expect("defaults");
+    let locks = Locks::new(Arc::clone(&backend) as Arc<dyn dlock_core::backend::Backend>)
+        .expect("defaults");
     let mut raw = raw(&[server.addr()]).await;
     let mut commits = async |guard: &dlock_core::Guard| {
         let fence = backend.fence(guard).expect("a hold of this backend");

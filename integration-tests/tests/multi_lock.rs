@@ -10,7 +10,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlock_core::{Backend, ErrorKind, Locks, MultiLock, Released};
+use dlock_core::backend::Backend;
+use dlock_core::{ErrorKind, Locks, MultiLock, Released};
 use integration_tests::{EtcdServer, RedisServer};
 
 const LIMIT: Duration = Duration::from_millis(800);

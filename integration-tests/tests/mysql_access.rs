@@ -7,25 +7,31 @@
     reason = "a test ends where its expectation breaks"
 )]
 
+#[macro_use]
 mod mysql_support;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::{ErrorKind, Locks};
 use dlock_mysql::{Config, LockMode, migration};
-use integration_tests::{Folder, MariaDb, MariaDbServer};
+use integration_tests::{Flavor, Folder, MySql, MySqlServer};
 use mysql_support::*;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
+
+on_both!(
+    mistakes_are_told_apart_and_in_time,
+    user_without_the_right_to_create_tables_works_with_a_printed_migration,
+    read_only_server_is_refused_with_the_reason_and_a_demoted_one_is_an_outage,
+    certificates_of_both_sides_are_checked,
+);
 
 fn config(url: &str) -> Config {
     Config::from_url(url).expect("a good URL")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn mistakes_are_told_apart_and_in_time() {
-    let server = MariaDbServer::start().await.expect("a server");
+async fn mistakes_are_told_apart_and_in_time(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
     let addr = server.addr();
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let silent_addr = silent.local_addr().expect("an address");
@@ -71,7 +77,11 @@ async fn mistakes_are_told_apart_and_in_time() {
         (
             format!("mysql://root:dlock@{addr}/dlock?tls=true"),
             ErrorKind::Denied,
-            "does not offer TLS",
+            // MySQL makes a certificate for itself, and MariaDB 10.11 has none.
+            match flavor {
+                Flavor::MariaDb => "does not offer TLS",
+                Flavor::MySql => "must be given as the setting ca",
+            },
         ),
     ] {
         let config = config(&url).connect_timeout(Duration::from_secs(2));
@@ -88,9 +98,8 @@ async fn mistakes_are_told_apart_and_in_time() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn user_without_the_right_to_create_tables_works_with_a_printed_migration() {
-    let server = MariaDbServer::start().await.expect("a server");
+async fn user_without_the_right_to_create_tables_works_with_a_printed_migration(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
     let user = "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'app'; \
          GRANT SELECT, INSERT, UPDATE, DELETE ON dlock.* TO app@'127.0.0.1'; \
          CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'reader'; GRANT SELECT ON dlock.* TO reader@'127.0.0.1'";
@@ -113,7 +122,7 @@ async fn user_without_the_right_to_create_tables_works_with_a_printed_migration(
             server.sql(&sql).await.expect("again changes nothing");
         }
         let backend = app().connect().await.expect("tables are there");
-        let locks = Locks::new(Arc::new(backend)).expect("defaults");
+        let locks = Locks::new(backend).expect("defaults");
         let guard = lock(&locks, "a").await;
         free(guard).await;
         // What is to be undone needs its rights too.
@@ -128,7 +137,7 @@ async fn user_without_the_right_to_create_tables_works_with_a_printed_migration(
         let error = match reader.connect().await {
             Err(error) => error,
             Ok(backend) => {
-                let locks = Locks::new(Arc::new(backend)).expect("defaults");
+                let locks = Locks::new(backend).expect("defaults");
                 let mutex = locks.mutex("a").expect("a name");
                 mutex.try_lock().await.expect_err("it may only read")
             }
@@ -143,9 +152,10 @@ async fn user_without_the_right_to_create_tables_works_with_a_printed_migration(
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn read_only_server_is_refused_with_the_reason_and_a_demoted_one_is_an_outage() {
-    let server = MariaDbServer::start().await.expect("a server");
+async fn read_only_server_is_refused_with_the_reason_and_a_demoted_one_is_an_outage(
+    flavor: Flavor,
+) {
+    let server = flavor.start().await.expect("a server");
     // Root may write all the same; others may not.
     let user =
         "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'app'; GRANT ALL ON dlock.* TO app@'127.0.0.1'";
@@ -154,7 +164,7 @@ async fn read_only_server_is_refused_with_the_reason_and_a_demoted_one_is_an_out
     for mode in MODES {
         let app = config(&url(&server, mode)).user("app").password("app");
         let backend = app.connect().await.expect("it takes writes");
-        before.push((mode, Locks::new(Arc::new(backend)).expect("defaults")));
+        before.push((mode, Locks::new(backend).expect("defaults")));
     }
     server.sql("SET GLOBAL read_only = 1").await.expect("set");
     for (mode, locks) in &before {
@@ -202,18 +212,18 @@ fn certificates(folder: &Folder) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn certificates_of_both_sides_are_checked() {
+async fn certificates_of_both_sides_are_checked(flavor: Flavor) {
     let folder = Folder::new("mysql-tls").expect("a folder");
     certificates(&folder);
     let file = |name: &str| folder.file(name).display().to_string();
-    let server = MariaDbServer::start_with(MariaDb {
+    let server = MySqlServer::start_with(MySql {
+        flavor,
         args: vec![
             format!("--ssl-ca={}", file("ca.pem")),
             format!("--ssl-cert={}", file("ca-server.pem")),
             format!("--ssl-key={}", file("ca-server.key")),
         ],
-        ..MariaDb::default()
+        ..MySql::default()
     })
     .await
     .expect("a server");
@@ -234,7 +244,7 @@ async fn certificates_of_both_sides_are_checked() {
         for (user, parameters) in [("tls", &ca), ("known", &known)] {
             let backend = connect(user, &format!("{parameters}&mode={mode}")).await;
             let backend = backend.expect("a trusted connection");
-            let locks = Locks::new(Arc::new(backend)).expect("defaults");
+            let locks = Locks::new(backend).expect("defaults");
             free(lock(&locks, "a").await).await;
             locks.close().await.expect("closed");
         }

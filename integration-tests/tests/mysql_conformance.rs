@@ -7,6 +7,7 @@
     reason = "a test ends where its expectation breaks"
 )]
 
+#[allow(unused_macros, reason = "the harness names its own tests")]
 mod mysql_support;
 
 use std::process::ExitCode;
@@ -14,9 +15,10 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::Duration;
 
 use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, Timings, async_trait};
-use dlock_core::{Backend, Error, ErrorKind, Name, Result};
+use dlock_core::backend::Backend;
+use dlock_core::{Error, ErrorKind, Name, Result};
 use dlock_mysql::Config;
-use integration_tests::{Direction, Endpoint, FaultProxy, MariaDb};
+use integration_tests::{Direction, Endpoint, FaultProxy, Flavor, MySql};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts};
 use mysql_support::{plain, with};
@@ -31,22 +33,33 @@ fn main() -> ExitCode {
         ("session", CONNECTED),
         ("advisory", CONNECTED),
     ];
-    let stores =
-        modes.map(|(mode, abilities)| -> Arc<dyn Harness> { Arc::new(Store { mode, abilities }) });
-    dlock_conformance::main_all(stores.to_vec())
+    let mut stores: Vec<Arc<dyn Harness>> = Vec::new();
+    for flavor in Flavor::ALL.into_iter().filter(|flavor| flavor.is_tested()) {
+        stores.extend(modes.map(|(mode, abilities)| -> Arc<dyn Harness> {
+            Arc::new(Store {
+                name: format!("{}_{mode}", flavor.as_str()),
+                flavor,
+                mode,
+                abilities,
+            })
+        }));
+    }
+    dlock_conformance::main_all(stores)
 }
 
 /// The cases have runtimes of their own; what the server needs outlives them here.
 static RUNTIME: LazyLock<tokio::runtime::Runtime> =
     LazyLock::new(|| tokio::runtime::Runtime::new().expect("a runtime"));
 
-/// The server's URL, once it runs.
-static URL: OnceLock<String> = OnceLock::new();
+/// The URL of each server, once it runs.
+static URLS: [OnceLock<String>; 2] = [OnceLock::new(), OnceLock::new()];
 
 static KEPT: Mutex<Vec<Arc<FaultProxy>>> = Mutex::new(Vec::new());
 
 /// The shared server, with the locks of one mode.
 struct Store {
+    name: String,
+    flavor: Flavor,
     mode: &'static str,
     abilities: &'static [Ability],
 }
@@ -60,10 +73,14 @@ const CONNECTED: &[Ability] = &[
     Ability::Residue,
 ];
 
-async fn server() -> Result<&'static Endpoint<MariaDb>> {
-    let started = RUNTIME.spawn(integration_tests::mysql()).await;
+fn url_of(flavor: Flavor) -> &'static OnceLock<String> {
+    &URLS[usize::from(flavor == Flavor::MySql)]
+}
+
+async fn server(flavor: Flavor) -> Result<&'static Endpoint<MySql>> {
+    let started = RUNTIME.spawn(integration_tests::mysql_of(flavor)).await;
     let server = started.expect("the server's task").map_err(broken)?;
-    URL.get_or_init(|| server.url().to_owned());
+    url_of(flavor).get_or_init(|| server.url().to_owned());
     Ok(server)
 }
 
@@ -87,7 +104,7 @@ impl Store {
 
     /// Runs SQL as an administrator would: the first column of each row, as text.
     async fn sql(&self, sql: &str, args: Vec<mysql_async::Value>) -> Result<Vec<String>> {
-        let url = plain(server().await?.url());
+        let url = plain(server(self.flavor).await?.url());
         let mut conn = Conn::new(Opts::from_url(url).map_err(broken)?)
             .await
             .map_err(broken)?;
@@ -100,11 +117,11 @@ impl Store {
 #[async_trait]
 impl Harness for Store {
     fn name(&self) -> &str {
-        self.mode
+        &self.name
     }
 
     async fn connect(&self) -> Result<Arc<dyn Backend>> {
-        open(&self.with_mode(server().await?.url())).await
+        open(&self.with_mode(server(self.flavor).await?.url())).await
     }
 
     fn abilities(&self) -> &'static [Ability] {
@@ -121,7 +138,7 @@ impl Harness for Store {
     }
 
     async fn faulty(&self) -> Result<Faulty> {
-        let server = server().await?;
+        let server = server(self.flavor).await?;
         let proxy = FaultProxy::start(server.addr().map_err(broken)?)
             .await
             .map_err(broken)?;
@@ -184,7 +201,10 @@ impl Harness for Store {
     }
 
     fn address(&self) -> String {
-        URL.get().map(|url| self.with_mode(url)).unwrap_or_default()
+        url_of(self.flavor)
+            .get()
+            .map(|url| self.with_mode(url))
+            .unwrap_or_default()
     }
 }
 

@@ -7,17 +7,26 @@
     reason = "a test ends where its expectation breaks"
 )]
 
+#[macro_use]
 mod mysql_support;
 
 use std::time::{Duration, Instant};
 
 use dlock_core::{ErrorKind, HeldNow, Locks, Settings};
-use integration_tests::{Direction, FaultProxy, MariaDb, MariaDbServer};
+use integration_tests::{Direction, FaultProxy, Flavor, MySql, MySqlServer};
 use mysql_support::*;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn killed_and_restarted_server_is_an_outage_and_not_the_end() {
-    let server = MariaDbServer::start().await.expect("a server");
+on_both!(
+    killed_and_restarted_server_is_an_outage_and_not_the_end,
+    connections_killed_by_an_administrator_while_held_and_while_waiting,
+    frozen_server_ends_calls_in_time_and_loses_holds_by_the_clock,
+    max_connections_is_a_clear_error_and_passes,
+    idle_time_out_of_the_server_ends_no_hold_and_fails_no_call,
+    silent_network_does_not_keep_a_waiter_of_a_connected_mode,
+);
+
+async fn killed_and_restarted_server_is_an_outage_and_not_the_end(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
     let mut held = Vec::new();
     for mode in MODES {
         let locks = client(&url(&server, mode)).await;
@@ -67,9 +76,8 @@ async fn killed_and_restarted_server_is_an_outage_and_not_the_end() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn connections_killed_by_an_administrator_while_held_and_while_waiting() {
-    let server = MariaDbServer::start().await.expect("a server");
+async fn connections_killed_by_an_administrator_while_held_and_while_waiting(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
     for mode in MODES {
         let url = url(&server, mode);
         let (holder, other) = (hasty(&url).await, hasty(&url).await);
@@ -93,9 +101,8 @@ async fn connections_killed_by_an_administrator_while_held_and_while_waiting() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn frozen_server_ends_calls_in_time_and_loses_holds_by_the_clock() {
-    let server = MariaDbServer::start().await.expect("a server");
+async fn frozen_server_ends_calls_in_time_and_loses_holds_by_the_clock(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
     let mut held = Vec::new();
     for mode in MODES {
         let locks = hasty(&url(&server, mode)).await;
@@ -127,11 +134,11 @@ async fn frozen_server_ends_calls_in_time_and_loses_holds_by_the_clock() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn max_connections_is_a_clear_error_and_passes() {
-    let server = MariaDbServer::start_with(MariaDb {
+async fn max_connections_is_a_clear_error_and_passes(flavor: Flavor) {
+    let server = MySqlServer::start_with(MySql {
+        flavor,
         args: vec!["--max-connections=10".to_owned()],
-        ..MariaDb::default()
+        ..MySql::default()
     })
     .await
     .expect("a server");
@@ -166,21 +173,14 @@ async fn max_connections_is_a_clear_error_and_passes() {
     assert!(error.to_string().contains("max_sessions"), "{error}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn idle_time_out_of_the_server_ends_no_hold_and_fails_no_call() {
-    let server = MariaDbServer::start_with(MariaDb {
-        args: [
-            "--wait-timeout=1",
-            "--interactive-timeout=1",
-            "--idle-transaction-timeout=1",
-            "--max-statement-time=1",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-        ..MariaDb::default()
-    })
-    .await
-    .expect("a server");
+async fn idle_time_out_of_the_server_ends_no_hold_and_fails_no_call(flavor: Flavor) {
+    let mut args = vec!["--wait-timeout=1", "--interactive-timeout=1"];
+    args.extend(match flavor {
+        Flavor::MariaDb => &["--idle-transaction-timeout=1", "--max-statement-time=1"][..],
+        // It has no limit for idle transactions.
+        Flavor::MySql => &["--max-execution-time=1000"],
+    });
+    let server = flavor.start_with(&args).await.expect("a server");
     let mut held = Vec::new();
     for mode in MODES {
         let url = url(&server, mode);
@@ -201,9 +201,8 @@ async fn idle_time_out_of_the_server_ends_no_hold_and_fails_no_call() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn silent_network_does_not_keep_a_waiter_of_a_connected_mode() {
-    let server = MariaDbServer::start().await.expect("a server");
+async fn silent_network_does_not_keep_a_waiter_of_a_connected_mode(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
     let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
     for mode in ["session", "advisory"] {
         let url = url(&server, mode);

@@ -8,21 +8,28 @@
     reason = "a test ends where its expectation breaks"
 )]
 
+#[macro_use]
 mod mysql_support;
 
 use dlock_core::Locks;
-use integration_tests::{MariaDb, MariaDbServer, Sale, WORKERS};
+use integration_tests::{Flavor, MySql, MySqlServer, Sale, WORKERS};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, TxOpts};
 use mysql_support::*;
 
+on_both!(
+    stock_ends_at_zero_in_every_mode_and_is_oversold_without_a_lock,
+    release_before_the_commit_loses_an_update_and_after_it_does_not,
+);
+
 const STOCK: usize = 5000;
 
 /// A server that is quick to commit: what it holds need not outlive it.
-async fn shop() -> MariaDbServer {
-    let server = MariaDbServer::start_with(MariaDb {
+async fn shop(flavor: Flavor) -> MySqlServer {
+    let server = MySqlServer::start_with(MySql {
+        flavor,
         args: vec!["--innodb-flush-log-at-trx-commit=0".to_owned()],
-        ..MariaDb::default()
+        ..MySql::default()
     })
     .await
     .expect("a server");
@@ -50,12 +57,12 @@ async fn sell_one(conn: &mut Conn) -> bool {
     sold
 }
 
-async fn fill(server: &MariaDbServer, stock: usize) {
+async fn fill(server: &MySqlServer, stock: usize) {
     let sql = format!("REPLACE INTO stock VALUES (1, {stock})");
     server.sql(&sql).await.expect("a stock");
 }
 
-async fn stock(server: &MariaDbServer) -> i64 {
+async fn stock(server: &MySqlServer) -> i64 {
     let left = server.sql("SELECT n FROM stock").await.expect("a row");
     left.trim().parse().expect("a number")
 }
@@ -99,7 +106,7 @@ async fn one_process_of_the_sale() {
 }
 
 /// Sells the stock from three processes; tells how many were sold, and what the table says is left.
-async fn sale(server: &MariaDbServer, mode: &str) -> (usize, i64) {
+async fn sale(server: &MySqlServer, mode: &str) -> (usize, i64) {
     let purchases = STOCK / WORKERS;
     fill(server, STOCK).await;
     let url = with(&server.url(), &format!("mode={mode}"));
@@ -108,9 +115,8 @@ async fn sale(server: &MariaDbServer, mode: &str) -> (usize, i64) {
     (sold, stock(server).await)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn stock_ends_at_zero_in_every_mode_and_is_oversold_without_a_lock() {
-    let server = shop().await;
+async fn stock_ends_at_zero_in_every_mode_and_is_oversold_without_a_lock(flavor: Flavor) {
+    let server = shop(flavor).await;
     for mode in MODES {
         let started = std::time::Instant::now();
         assert_eq!(sale(&server, mode).await, (STOCK, 0), "{mode}");
@@ -124,9 +130,8 @@ async fn stock_ends_at_zero_in_every_mode_and_is_oversold_without_a_lock() {
 }
 
 /// A lock given back before the commit loses an update; after it, none. Made certain by holding the first one's commit back.
-#[tokio::test(flavor = "multi_thread")]
-async fn release_before_the_commit_loses_an_update_and_after_it_does_not() {
-    let server = shop().await;
+async fn release_before_the_commit_loses_an_update_and_after_it_does_not(flavor: Flavor) {
+    let server = shop(flavor).await;
     fill(&server, 10).await;
     let read = "SELECT n FROM stock WHERE id = 1";
     for mode in MODES {

@@ -7,6 +7,7 @@
     reason = "a test ends where its expectation breaks"
 )]
 
+#[macro_use]
 mod mysql_support;
 
 use std::collections::HashSet;
@@ -14,13 +15,23 @@ use std::time::Duration;
 
 use dlock_core::{ErrorKind, Locks, Order, Settings};
 use dlock_mysql::Config;
-use integration_tests::{MariaDb, MariaDbServer};
+use integration_tests::{Flavor, MySql, MySqlServer};
 use mysql_async::prelude::Queryable;
 use mysql_support::*;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn dropped_futures_never_give_a_wrong_answer_to_a_later_call() {
-    let server = integration_tests::mysql().await.expect("a server");
+on_both!(
+    dropped_futures_never_give_a_wrong_answer_to_a_later_call,
+    first_use_of_a_name_by_a_hundred_clients_shows_no_error,
+    sweep_removes_what_is_unused_and_tokens_go_on,
+    sweep_spares_readers_and_permits,
+    sweep_goes_in_parts_and_finds_all,
+    tables_without_a_prefix_may_be_called_like_words_of_sql,
+    lease_cycle_is_two_statements_and_a_renewal_one,
+    server_that_logs_statements_is_good_for_all_modes_but_session,
+);
+
+async fn dropped_futures_never_give_a_wrong_answer_to_a_later_call(flavor: Flavor) {
+    let server = integration_tests::mysql_of(flavor).await.expect("a server");
     for mode in MODES {
         let url = with(
             server.url(),
@@ -52,9 +63,8 @@ async fn dropped_futures_never_give_a_wrong_answer_to_a_later_call() {
 }
 
 /// R54.
-#[tokio::test(flavor = "multi_thread")]
-async fn first_use_of_a_name_by_a_hundred_clients_shows_no_error() {
-    let server = MariaDbServer::start().await.expect("a server");
+async fn first_use_of_a_name_by_a_hundred_clients_shows_no_error(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
     for mode in MODES {
         let url = with(&url(&server, mode), "connections=1");
         let mut clients = Vec::new();
@@ -78,9 +88,8 @@ async fn first_use_of_a_name_by_a_hundred_clients_shows_no_error() {
 }
 
 /// R56.
-#[tokio::test(flavor = "multi_thread")]
-async fn sweep_removes_what_is_unused_and_tokens_go_on() {
-    let server = integration_tests::mysql().await.expect("a server");
+async fn sweep_removes_what_is_unused_and_tokens_go_on(flavor: Flavor) {
+    let server = integration_tests::mysql_of(flavor).await.expect("a server");
     for mode in ["lease", "unique"] {
         let url = with(server.url(), &format!("mode={mode}&table_prefix=s_"));
         let backend = backend(&url).await;
@@ -106,9 +115,53 @@ async fn sweep_removes_what_is_unused_and_tokens_go_on() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn sweep_spares_readers_and_permits() {
-    let server = integration_tests::mysql().await.expect("a server");
+/// A client with a new name waits for the part of a sweep that is under way, so the parts are small.
+async fn sweep_goes_in_parts_and_finds_all(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
+    let backend = backend(&server.url()).await;
+    let locks = Locks::new(backend.clone()).expect("defaults");
+    let held = lock(&locks, "n0700").await;
+    let ten = "(SELECT 0 d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 \
+         UNION SELECT 8 UNION SELECT 9)";
+    let unused = format!(
+        "INSERT IGNORE INTO dlock_locks SELECT CONCAT('n', a.d, b.d, c.d, e.d), NULL, 7, 7, 0, '2020-01-01', '2020-01-01', 0, \
+         '2020-01-01', '' FROM {ten} a, {ten} b, {ten} c, {ten} e WHERE a.d < 2"
+    );
+    server.sql(&unused).await.expect("rows");
+    let commits = async || -> u64 {
+        let told = server.sql("SHOW GLOBAL STATUS LIKE 'Com_commit'").await;
+        let told = told.expect("status");
+        told.trim()
+            .rsplit('\t')
+            .next()
+            .and_then(|n| n.parse().ok())
+            .expect("a number")
+    };
+    let before = commits().await;
+    let swept = backend.sweep(Duration::from_secs(3600)).await;
+    assert_eq!(swept.expect("swept"), 1999, "all but the held one");
+    let parts = commits().await - before;
+    assert!(parts >= 4, "{parts} parts");
+    free(held).await;
+    let next = lock(&locks, "n1234").await;
+    assert!(
+        next.token().expect("a token").get() > 7,
+        "tokens start again"
+    );
+    free(next).await;
+}
+
+async fn tables_without_a_prefix_may_be_called_like_words_of_sql(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
+    for mode in MODES {
+        let url = with(&server.url(), &format!("mode={mode}&table_prefix="));
+        let locks = client(&url).await;
+        free(lock(&locks, "plain").await).await;
+    }
+}
+
+async fn sweep_spares_readers_and_permits(flavor: Flavor) {
+    let server = integration_tests::mysql_of(flavor).await.expect("a server");
     let url = with(server.url(), "table_prefix=r_");
     let backend = backend(&url).await;
     let locks = Locks::new(backend.clone()).expect("defaults");
@@ -131,9 +184,8 @@ async fn sweep_spares_readers_and_permits() {
 }
 
 /// One statement takes a lock, one gives it back, and one renews all locks of a client.
-#[tokio::test(flavor = "multi_thread")]
-async fn lease_cycle_is_two_statements_and_a_renewal_one() {
-    let server = MariaDbServer::start().await.expect("a server");
+async fn lease_cycle_is_two_statements_and_a_renewal_one(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
     let locks = client(&server.url()).await;
     let mut conn = connection(&server.url()).await;
     let mut questions = async || -> u64 {
@@ -175,9 +227,9 @@ async fn lease_cycle_is_two_statements_and_a_renewal_one() {
 }
 
 /// Such a server locks no rows at READ COMMITTED, and takes no writes.
-#[tokio::test(flavor = "multi_thread")]
-async fn server_that_logs_statements_is_good_for_all_modes_but_session() {
-    let server = MariaDbServer::start_with(MariaDb {
+async fn server_that_logs_statements_is_good_for_all_modes_but_session(flavor: Flavor) {
+    let server = MySqlServer::start_with(MySql {
+        flavor,
         args: [
             "--log-bin=log",
             "--binlog-format=STATEMENT",
@@ -185,7 +237,7 @@ async fn server_that_logs_statements_is_good_for_all_modes_but_session() {
         ]
         .map(str::to_owned)
         .to_vec(),
-        ..MariaDb::default()
+        ..MySql::default()
     })
     .await
     .expect("a server");

@@ -7,6 +7,7 @@
     reason = "a test ends where its expectation breaks"
 )]
 
+#[macro_use]
 mod mysql_support;
 
 use std::time::Duration;
@@ -14,13 +15,21 @@ use std::time::Duration;
 use dlock_core::{ErrorKind, FencingToken, Result, Settings};
 use dlock_mysql::fenced::Fence;
 use dlock_mysql::optimistic::{Versioned, retry};
+use integration_tests::Flavor;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Transaction, TxOpts};
 use mysql_support::*;
 
+on_both!(
+    of_two_writers_who_read_the_same_version_one_fails,
+    writers_who_retry_lose_no_update,
+    fence_refuses_lower_tokens_for_each_resource_and_prefix,
+    stale_holder_of_a_real_lock_cannot_write,
+);
+
 /// A table of its own, with one row: id 1, n 10, version 1.
-async fn items(table: &str) -> Conn {
-    let server = integration_tests::mysql().await.expect("a server");
+async fn items(flavor: Flavor, table: &str) -> Conn {
+    let server = integration_tests::mysql_of(flavor).await.expect("a server");
     let mut conn = connection(server.url()).await;
     for sql in [
         format!("DROP TABLE IF EXISTS {table}"),
@@ -45,9 +54,8 @@ async fn read(conn: &mut Conn, table: &str) -> (i64, u64) {
     row.expect("a row")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn of_two_writers_who_read_the_same_version_one_fails() {
-    let mut conn = items("optimistic_two").await;
+async fn of_two_writers_who_read_the_same_version_one_fails(flavor: Flavor) {
+    let mut conn = items(flavor, "optimistic_two").await;
     let row = Versioned::new("optimistic_two", "id", "version").expect("good names");
     assert_eq!(row.read(&mut conn, 2).await.expect("asked"), None);
     let seen = row.read(&mut conn, 1).await.expect("asked").expect("a row");
@@ -73,12 +81,11 @@ async fn of_two_writers_who_read_the_same_version_one_fails() {
 }
 
 /// Every writer gets through in the end, and no sale is lost.
-#[tokio::test(flavor = "multi_thread")]
-async fn writers_who_retry_lose_no_update() {
+async fn writers_who_retry_lose_no_update(flavor: Flavor) {
     const WRITERS: i64 = 8;
-    let mut conn = items("optimistic_many").await;
+    let mut conn = items(flavor, "optimistic_many").await;
     let row = Versioned::new("optimistic_many", "id", "version").expect("good names");
-    let server = integration_tests::mysql().await.expect("a server");
+    let server = integration_tests::mysql_of(flavor).await.expect("a server");
     let writers = (0..WRITERS).map(|_| async {
         let mut conn = connection(server.url()).await;
         retry(1000, async || -> Result<()> {
@@ -101,9 +108,8 @@ async fn writers_who_retry_lose_no_update() {
     assert_eq!(read(&mut conn, "optimistic_many").await, expected);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn fence_refuses_lower_tokens_for_each_resource_and_prefix() {
-    let server = integration_tests::mysql().await.expect("a server");
+async fn fence_refuses_lower_tokens_for_each_resource_and_prefix(flavor: Flavor) {
+    let server = integration_tests::mysql_of(flavor).await.expect("a server");
     let mut conn = connection(server.url()).await;
     let (one, two) = (
         Fence::new("fence_one_").expect("a prefix"),
@@ -141,10 +147,9 @@ async fn fence_refuses_lower_tokens_for_each_resource_and_prefix() {
 }
 
 /// A holder that overslept its lease writes, and its transaction fails.
-#[tokio::test(flavor = "multi_thread")]
-async fn stale_holder_of_a_real_lock_cannot_write() {
-    let server = integration_tests::mysql().await.expect("a server");
-    let mut conn = items("fence_stock").await;
+async fn stale_holder_of_a_real_lock_cannot_write(flavor: Flavor) {
+    let server = integration_tests::mysql_of(flavor).await.expect("a server");
+    let mut conn = items(flavor, "fence_stock").await;
     let fence = Fence::new("fence_stale_").expect("a prefix");
     conn.query_drop(fence.table_sql()).await.expect("a table");
     for mode in ["lease", "unique"] {

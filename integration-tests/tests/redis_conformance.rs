@@ -14,11 +14,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use dlock_conformance::{Ability, Faulty, Harness, Residue, async_trait};
-use dlock_core::{Backend, Error, Name, Result};
+use dlock_core::backend::Backend;
+use dlock_core::{Error, Name, Result};
 use dlock_redis::Config;
 use integration_tests::{Redis, RedisCluster, RedisServer, SentinelGroup, Tls};
-use redis_support::harness::{RUNTIME, broken, expire_at, key_of, proxies, residue_at};
-use redis_support::{ACL, authority};
+use redis_support::harness::{RUNTIME, broken, expire_at, key_of, proxies_at, residue_at};
+use redis_support::{acl, authority};
 use tokio::sync::OnceCell;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,7 +83,7 @@ async fn deploy(kind: Kind) -> integration_tests::Result<Deployed> {
         }
         Kind::Acl => {
             let settings = Redis {
-                acl: Some(ACL.to_owned()),
+                acl: Some(acl()),
                 ..Redis::default()
             };
             let mut deployed = one(settings, "").await?;
@@ -159,21 +160,48 @@ impl Harness for Store {
 
     fn abilities(&self) -> &'static [Ability] {
         match self.kind {
-            // Their servers tell clients each other's addresses, past any proxy; and a proxy's name is on no certificate.
-            Kind::Sentinel | Kind::Cluster | Kind::Tls => &[Ability::Expire, Ability::Residue],
+            // Its nodes tell all clients the same addresses, of proxies or not: redis_cluster.rs has a cluster of its own for that.
+            Kind::Cluster => &[Ability::Expire, Ability::Residue],
             _ => Ability::ALL,
         }
     }
 
     async fn faulty(&self) -> Result<Faulty> {
         let deployed = self.deployed().await?;
-        let Nodes::One(server) = &deployed.nodes else {
-            return Err(Error::invalid("no proxy in front of several servers"));
+        let (line, url) = match &deployed.nodes {
+            Nodes::One(server) if self.kind == Kind::Tls => {
+                let port = server.tls_port();
+                let line = proxies_at(&[([127, 0, 0, 1], port).into()]).await?;
+                let proxy = line.0[0].addr().port();
+                let url = deployed
+                    .url
+                    .replace(&format!("localhost:{port}"), &format!("localhost:{proxy}"));
+                (line, url)
+            }
+            Nodes::One(server) => {
+                let line = proxies_at(&[server.addr()]).await?;
+                let proxy = line.0[0].addr().to_string();
+                let url = deployed.url.replace(&server.addr().to_string(), &proxy);
+                (line, url)
+            }
+            // The sentinels know the same master by one more name, at the address of the proxy.
+            Nodes::Sentinel(group) => {
+                let master = group.master().await.map_err(broken)?;
+                let line = proxies_at(&[master.addr()]).await?;
+                let port = line.0[0].addr().port().to_string();
+                let name = format!("proxy-{port}");
+                for sentinel in group.sentinels() {
+                    // More of them would have to agree than there are, so it is never replaced.
+                    let monitor = ["SENTINEL", "MONITOR", &name, "127.0.0.1", &port, "100"];
+                    sentinel.command(&monitor).await.map_err(broken)?;
+                }
+                let known = format!("/{}", SentinelGroup::MASTER_NAME);
+                (line, deployed.url.replace(&known, &format!("/{name}")))
+            }
+            Nodes::Cluster(_) => {
+                return Err(Error::invalid("no proxy in front of a cluster"));
+            }
         };
-        let line = proxies(&[server]).await?;
-        let url = deployed
-            .url
-            .replace(&server.addr().to_string(), &line.0[0].addr().to_string());
         Ok(Faulty {
             backend: open(&url).await?,
             fault: Arc::new(line),

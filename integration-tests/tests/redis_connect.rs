@@ -179,6 +179,7 @@ async fn a_missing_permission() {
         ("keys", "~other:* &* +@all"),
         ("channel", "~* resetchannels +@all"),
         ("write", "~* &* +@all -set"),
+        ("publish", "~* &* +@all -publish"),
     ];
     let mut acl = "user default on nopass ~* &* +@all\n".to_owned();
     for (user, rules) in users {

@@ -182,7 +182,7 @@ async fn locks_that_others_hold_are_busy_or_waited_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_wrong_with_one_lock_is_told_to_its_own_task_alone() {
     let server = RedisServer::start_with(Redis {
-        acl: Some(ACL.replace("~dlock:* ", "~dlock:{good* ~dlock:{dlock-check-* ")),
+        acl: Some(acl().replace("~dlock:* ", "~dlock:{good* ~dlock:{dlock-check-* ")),
         ..Redis::default()
     })
     .await

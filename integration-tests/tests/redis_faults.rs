@@ -161,6 +161,31 @@ async fn a_lost_message_costs_one_sign_of_life() {
     assert_eq!(granted.release().await.expect("release"), Released::Freed);
 }
 
+/// The grant is written, and the connection of its waiter lives, but the message does not come.
+#[tokio::test]
+async fn a_lost_message_on_a_living_connection_takes_nothing_back() {
+    let acl = "user default on nopass ~* &* +@all\nuser app on nopass ~* &* +@all\n";
+    let server = RedisServer::start_with(Redis {
+        acl: Some(acl.to_owned()),
+        ..Redis::default()
+    })
+    .await
+    .expect("redis");
+    let mine = client(&server.url().replace("redis://", "redis://app:x@")).await;
+    let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
+    let theirs = client(&through(&server, &proxy)).await;
+    let guard = lock(&mine, "a").await;
+    let waiter = tokio::spawn(async move { lock(&theirs, "a").await });
+    waiting(&mine, "a", 1).await;
+    let mute = ["ACL", "SETUSER", "app", "-publish"];
+    server.command(&mute).await.expect("ACL");
+    let connections = proxy.connections();
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    let granted = waiter.await.expect("a task");
+    assert_eq!(proxy.connections(), connections);
+    assert_eq!(granted.release().await.expect("release"), Released::Freed);
+}
+
 #[tokio::test]
 async fn a_message_that_never_was_is_found_by_the_sign_of_life() {
     let server = RedisServer::start().await.expect("redis");

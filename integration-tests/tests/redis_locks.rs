@@ -13,8 +13,7 @@ mod redis_support;
 use std::time::Duration;
 
 use dlock_core::{ErrorKind, Mode, Order, Released, Settings};
-use dlock_redis::Style;
-use integration_tests::RedisServer;
+use integration_tests::{Direction, FaultProxy, RedisServer};
 use redis_support::*;
 
 #[tokio::test]
@@ -361,19 +360,88 @@ async fn plain_locks_keep_the_convention_of_others() {
 #[tokio::test]
 async fn barging_lets_the_holder_take_it_again_and_still_wakes_the_waiter() {
     let server = RedisServer::start().await.expect("redis");
-    let config = config(&server.url()).style(Style::Barging);
-    let connect = async || {
-        let backend = config.clone().connect().await.expect("a connection");
-        dlock_core::Locks::new(std::sync::Arc::new(backend)).expect("defaults")
-    };
-    let (mine, theirs) = (connect().await, connect().await);
+    let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
+    let mine = client(&format!("{}?style=barging", server.url())).await;
+    let url = format!(
+        "{}?style=barging&answer_timeout=30s",
+        through(&server, &proxy)
+    );
+    let theirs = client(&url).await;
     let guard = lock(&mine, "a").await;
     let waiter = tokio::spawn(async move { lock(&theirs, "a").await });
     waiting(&mine, "a", 1).await;
-    let _ = guard.release().await;
+    // It is woken, and cannot come yet.
+    proxy.pause(Direction::Both);
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    let again = mine.mutex("a").expect("a name").try_lock().await;
+    let again = again.expect("an answer").expect("nobody took it yet");
+    waiting(&mine, "a", 1).await;
+    proxy.resume();
+    assert_eq!(again.release().await.expect("release"), Released::Freed);
     let guard = waiter.await.expect("a task");
     let _ = guard.release().await;
     assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn millions_of_other_keys_cost_few_trips() {
+    let server = RedisServer::start().await.expect("redis");
+    let many = ["DEBUG", "POPULATE", "500000"];
+    server.command(&many).await.expect("POPULATE");
+    let locks = client(&server.url()).await;
+    let guards = [lock(&locks, "a").await, lock(&locks, "b").await];
+    server
+        .command(&["CONFIG", "RESETSTAT"])
+        .await
+        .expect("RESETSTAT");
+    assert_eq!(locks.list("").await.expect("list").len(), 2);
+    let trips = calls(&server, "scan").await;
+    assert!(trips < 200, "{trips} trips");
+    drop(guards);
+}
+
+/// By clients of their own, which may write a token with leading zeros or without.
+#[tokio::test]
+async fn fenced_writes_compare_numbers_and_not_text() {
+    let server = RedisServer::start().await.expect("redis");
+    for (key, first, second, written) in [
+        ("a", "1794944742983782", "00000000000000000007", 0),
+        ("b", "00001794944742983782", "1794944742983783", 1),
+        ("c", "9", "10", 1),
+        ("d", "10", "9", 0),
+        ("e", "18446744073709551614", "18446744073709551615", 1),
+        ("f", "18446744073709551615", "18446744073709551614", 0),
+        ("g", "0", "00", 1),
+    ] {
+        let seen = format!("dlock-fence:{{{key}}}");
+        let set = |token| {
+            [
+                "EVAL",
+                dlock_redis::FENCED_SET,
+                "2",
+                key,
+                &seen,
+                token,
+                "x",
+                "60000",
+            ]
+        };
+        let one = server.command(&set(first)).await.expect("EVAL");
+        assert_eq!(number(&one), 1, "{key}");
+        let two = server.command(&set(second)).await.expect("EVAL");
+        assert_eq!(number(&two), written, "{key}");
+    }
+    let bad = [
+        "EVAL",
+        dlock_redis::FENCED_SET,
+        "2",
+        "h",
+        "dlock-fence:{h}",
+        "1e3",
+        "x",
+        "60000",
+    ];
+    assert!(server.command(&bad).await.is_err());
 }
 
 #[tokio::test]

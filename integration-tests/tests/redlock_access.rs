@@ -10,8 +10,6 @@
 mod redis_support;
 mod redlock_support;
 
-use std::sync::Arc;
-
 use dlock_core::{Error, ErrorKind, Locks, Released, Settings};
 use dlock_redlock::Config;
 use integration_tests::{Redis, RedisServer, Tls};
@@ -48,7 +46,7 @@ fn files() -> String {
 
 async fn open(config: Config) -> Locks {
     let backend = config.persistent(true).connect().await;
-    Locks::new(Arc::new(backend.expect("a connection"))).expect("defaults")
+    Locks::new(backend.expect("a connection")).expect("defaults")
 }
 
 async fn refusal(config: Config) -> Error {

@@ -10,13 +10,14 @@
 mod redis_support;
 mod redlock_support;
 
-use dlock_core::{Attempt, Backend, Locks, Released, Settings};
-use integration_tests::{Clock, Redis, Reply};
+use dlock_core::backend::{Attempt, Backend};
+use dlock_core::{Guard, Locks, Released, Settings};
+use integration_tests::{Clock, FaultProxy, Redis, RedisServer, Reply};
 use redis_support::{SOON, lock};
 use redlock_support::*;
 
 /// Longer than any lease here, and shorter than a fence counter is kept.
-const JUMP: i64 = 3600;
+const JUMP: i64 = 300;
 
 struct Clocks {
     // Before the clocks: no server may start again without its clock.
@@ -76,6 +77,10 @@ async fn clocks_of_a_minority_that_jump_ahead_break_nothing() {
     let settings = Settings::new().lease(seconds(5));
     let locks = client_with(&five.nodes.url(PERSISTENT), settings).await;
     let guard = lock(&locks, "a").await;
+    // At all five, and not just at those who decided.
+    for server in &five.nodes.servers {
+        held_at(server, "a").await;
+    }
     for node in [1, 3] {
         five.set(node, JUMP).await;
         // The lease has ended there, and a vote of that node is all that somebody else can get.
@@ -84,20 +89,7 @@ async fn clocks_of_a_minority_that_jump_ahead_break_nothing() {
     }
     // The renewal gives it back to them, with their clocks as they are ...
     for node in [1, 3] {
-        integration_tests::until("the node is repaired", SOON, || async {
-            let hold = five.nodes.servers[node]
-                .command(&["GET", "redlock:{a}"])
-                .await?;
-            match hold.text() {
-                Some(hold) if hold.len() > 48 => Ok(()),
-                other => Err(integration_tests::Error::answer(
-                    "GET",
-                    format!("{other:?}"),
-                )),
-            }
-        })
-        .await
-        .expect("the repair");
+        held_at(&five.nodes.servers[node], "a").await;
     }
     // They count again from the round after that ...
     renewals(&locks, 2).await;
@@ -111,6 +103,60 @@ async fn clocks_of_a_minority_that_jump_ahead_break_nothing() {
     clean(&five.nodes).await;
 }
 
+/// Resolves when somebody holds the lock at this node, by the clock of the node.
+async fn held_at(server: &RedisServer, name: &str) {
+    let key = format!("redlock:{{{name}}}");
+    integration_tests::until("a hold at the node", SOON, || async {
+        let left = server.command(&["PTTL", &key]).await?;
+        // The key is kept for ten minutes after the hold has ended.
+        match redis_support::number(&left) {
+            left if left > 600_000 => Ok(()),
+            left => Err(integration_tests::Error::answer("PTTL", left.to_string())),
+        }
+    })
+    .await
+    .expect("in time");
+}
+
+/// One clock is enough where a hold has no node to spare: then every node of its quorum is needed to keep the others out.
+#[tokio::test]
+async fn one_clock_breaks_a_hold_at_a_bare_quorum_and_the_token_protects() {
+    let five = start_clocks(5).await;
+    // The holder reaches three of five.
+    let mut url = five.nodes.url(PERSISTENT);
+    let mut cut = Vec::new();
+    for server in &five.nodes.servers[3..] {
+        let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+        proxy.refuse();
+        url = url.replace(&server.addr().to_string(), &proxy.addr().to_string());
+        cut.push(proxy);
+    }
+    let locks = client_with(&url, Settings::new().renewal(false)).await;
+    let old = lock(&locks, "a").await;
+    assert!(five.is_busy("a").await, "three of five keep it");
+    five.set(1, JUMP).await;
+    let other = five.nodes.client(PERSISTENT).await;
+    let new = lock(&other, "a").await;
+    assert!(old.is_held() && new.is_held(), "two holders, by one clock");
+    protected(&five, &old, &new).await;
+    // It learns of it when it gives back what it no longer has: a quorum.
+    let released = old.release().await.expect("release");
+    assert_eq!(released, Released::AlreadyLost);
+    assert_eq!(new.release().await.expect("release"), Released::Freed);
+}
+
+/// A resource tells the two holders apart: it has seen the higher token.
+async fn protected(five: &Clocks, old: &Guard, new: &Guard) {
+    assert!(new.token() > old.token());
+    let resource = redis_support::backend(&five.nodes.servers[0].url()).await;
+    let (first, second) = (old.token().expect("fencing"), new.token().expect("fencing"));
+    let write = |value, token| resource.fenced_set("stock", value, token);
+    assert!(write("first", first).await.expect("a write"));
+    assert!(write("second", second).await.expect("a write"));
+    let stale = write("stale", first).await.expect("an answer");
+    assert!(!stale, "the stale write got through");
+}
+
 /// The hole that no lock with a lease can close, and what closes it.
 #[tokio::test]
 async fn clocks_of_a_quorum_that_jump_ahead_make_a_second_holder_and_the_token_protects() {
@@ -118,6 +164,9 @@ async fn clocks_of_a_quorum_that_jump_ahead_make_a_second_holder_and_the_token_p
     let settings = Settings::new().renewal(false);
     let locks = client_with(&five.nodes.url(PERSISTENT), settings).await;
     let old = lock(&locks, "a").await;
+    for server in &five.nodes.servers {
+        held_at(server, "a").await;
+    }
     for node in 0..3 {
         assert!(
             five.is_busy("a").await,
@@ -128,15 +177,7 @@ async fn clocks_of_a_quorum_that_jump_ahead_make_a_second_holder_and_the_token_p
     let other = five.nodes.client(PERSISTENT).await;
     let new = lock(&other, "a").await;
     assert!(old.is_held() && new.is_held(), "two holders, by the clocks");
-    // The resource tells them apart: it has seen the higher token.
-    assert!(new.token() > old.token());
-    let resource = redis_support::backend(&five.nodes.servers[0].url()).await;
-    let (first, second) = (old.token().expect("fencing"), new.token().expect("fencing"));
-    let write = |value, token| resource.fenced_set("stock", value, token);
-    assert!(write("first", first).await.expect("a write"));
-    assert!(write("second", second).await.expect("a write"));
-    let stale = write("stale", first).await.expect("an answer");
-    assert!(!stale, "the stale write got through");
+    protected(&five, &old, &new).await;
     // The first learns of it at the latest when it gives back what it no longer has.
     let released = old.release().await.expect("release");
     assert_eq!(released, Released::AlreadyLost);
@@ -178,27 +219,40 @@ async fn tokens_rise_whatever_the_clocks_show() {
 
 #[tokio::test]
 async fn clocks_set_back_keep_a_dead_holders_lock_and_only_a_quorum_of_them_matters() {
+    // No lease ends here by the time that the test takes, only by the clocks that it sets.
+    let lease: i64 = 600;
+    let over = lease + 1;
     let three = start_clocks(3).await;
     let dying = || async {
         let redlock = backend(&three.nodes.url(PERSISTENT)).await;
-        let request = request("a").with_lease(seconds(1));
+        let request = request("a").with_lease(seconds(lease.unsigned_abs()));
         let held = redlock.try_acquire(&request).await.expect("an answer");
         // Nobody renews it, and nobody gives it back.
         assert!(matches!(held, Attempt::Held(_)), "{held:?}");
     };
+    let all = |offsets: [i64; 3]| {
+        let three = &three;
+        async move {
+            for (node, offset) in offsets.into_iter().enumerate() {
+                three.set(node, offset).await;
+            }
+        }
+    };
+    // The lease is over, but for the one clock that was set back.
     dying().await;
-    three.set(0, -JUMP).await;
+    all([-JUMP, over, over]).await;
     let other = three.nodes.client(PERSISTENT).await;
     let next = lock(&other, "a").await;
     assert_eq!(next.release().await.expect("release"), Released::Freed);
-    three.set(0, 0).await;
+    all([0, 0, 0]).await;
+    // Two are a quorum: safe, but it lasts until their clocks say so.
     dying().await;
-    three.set(0, -JUMP).await;
-    three.set(1, -JUMP).await;
-    let mutex = other.mutex("a").expect("a name");
-    let late = mutex.lock_within(seconds(3)).await.expect("an answer");
-    assert!(late.is_none(), "safe, but it lasts until the clocks say so");
-    three.set(0, 0).await;
+    all([-JUMP, -JUMP, over]).await;
+    assert!(
+        three.is_busy("a").await,
+        "by the clocks of a quorum it is held"
+    );
+    three.set(0, over).await;
     cycle(&other, "a").await;
 }
 

@@ -14,7 +14,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use dlock_conformance::{Ability, Faulty, Harness, Residue, async_trait};
-use dlock_core::{Backend, Name, Result};
+use dlock_core::backend::Backend;
+use dlock_core::{Name, Result};
 use dlock_redlock::Config;
 use integration_tests::RedisServer;
 use redis_support::harness::{RUNTIME, broken, expire_at, key_of, proxies, residue_at};

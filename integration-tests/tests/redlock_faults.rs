@@ -14,7 +14,8 @@ mod redlock_support;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::{Attempt, Backend, ErrorKind, LossReason, Released, Settings};
+use dlock_core::backend::{Attempt, Backend};
+use dlock_core::{ErrorKind, LossReason, Released, Settings};
 use integration_tests::{FaultProxy, Redis, RedisServer};
 use redis_support::{SOON, lock, number};
 use redlock_support::*;
@@ -167,53 +168,99 @@ async fn grants_whose_answers_were_lost_are_freed() {
     clean(&five).await;
 }
 
+/// Resolves so many milliseconds after a full second of the time of day.
+async fn past_a_second(wanted: u64) {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = u64::from(now.expect("after 1970").subsec_millis());
+    tokio::time::sleep(ms((1000 + wanted - now) % 1000)).await;
+}
+
+/// Redis tells the difference of two times without their fractions: soon after its start, a second too much.
+#[tokio::test]
+async fn a_node_never_looks_older_than_it_is() {
+    past_a_second(500).await;
+    // Its life begins after this.
+    let before = Instant::now();
+    let server = RedisServer::start().await.expect("a server");
+    loop {
+        // Each asks anew.
+        let config = dlock_redis::Config::from_url(&server.url()).expect("a URL");
+        let node = dlock_redis::node::Node::new(config).expect("a node");
+        let age = node.life().await.expect("INFO").age();
+        let real = before.elapsed();
+        assert!(age <= real, "it seems to be {age:?} old after {real:?}");
+        if age > seconds(1) {
+            break;
+        }
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
 /// R33: a node that came back without its data does not count until the longest lease has passed.
 #[tokio::test]
 async fn a_node_restarted_empty_does_not_count_for_the_longest_lease() {
-    const PARAMETERS: &str = "?longest_lease=3s&few_nodes=true";
+    // A busy machine may take its time to answer.
+    const PARAMETERS: &str = "?longest_lease=3s&node_timeout=1s";
     let three = start(3).await.expect("servers");
     let settings = Settings::new().lease(seconds(3)).outage(seconds(20));
     // Nobody knows whether they had other data a moment ago.
-    let locks = client_with(&three.url(PARAMETERS), settings.clone()).await;
-    let error = locks
-        .mutex("a")
-        .expect("a name")
-        .try_lock()
-        .await
-        .expect_err("too young");
+    let other = client_with(&three.url(PARAMETERS), settings.clone()).await;
+    let mutex = other.mutex("a").expect("a name");
+    let error = mutex.try_lock().await.expect_err("too young");
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(error.to_string().contains("counts again in"), "{error}");
+    cycle(&other, "a").await;
+    // A hold at two of them that is not renewed, so that nobody knows of it but these two.
+    let (url, _third) = cut_off(&three, 2, PARAMETERS).await;
+    let locks = client_with(&url, settings.renewal(false)).await;
+    past_a_second(500).await;
+    let guard = lock(&locks, "a").await;
+    // One goes for good, and one comes back.
+    three.servers[0].kill();
+    three.servers[1].kill();
+    let down = Instant::now();
+    three.servers[1].restart().await.expect("restart");
+    // Now it says that it has run for a second, which it has not.
+    past_a_second(20).await;
+    // It has forgotten, and the third never knew: they would be a quorum.
+    let next = loop {
+        match mutex.try_lock().await {
+            Ok(Some(next)) => break next,
+            // Busy, or too few nodes.
+            Ok(None) | Err(_) => tokio::time::sleep(ms(5)).await,
+        }
+        assert!(down.elapsed() < SOON * 2, "it never counts again");
+    };
+    assert!(!guard.is_held(), "two holders after {:?}", down.elapsed());
+    assert!(down.elapsed() >= seconds(3), "{:?}", down.elapsed());
+    assert!(next.token() > guard.token());
+    // Somebody who says that nodes keep their data is believed: they count at once.
+    three.servers[2].kill();
+    three.servers[2].restart().await.expect("restart");
+    let trusting = three.client("?persistent=true&node_timeout=1s").await;
+    cycle(&trusting, "b").await;
+}
+
+/// One node is down, one forgets: the third alone remembers, and the holder is told.
+#[tokio::test]
+async fn a_holder_that_lost_its_quorum_to_a_restart_knows_it() {
+    const PARAMETERS: &str = "?longest_lease=3s";
+    let three = start(3).await.expect("servers");
+    let settings = Settings::new().lease(seconds(3)).outage(seconds(20));
+    let locks = client_with(&three.url(PARAMETERS), settings.clone()).await;
     let guard = lock(&locks, "a").await;
     let old = guard.token();
-    // The lock is held at all three. One is down, one forgets: the third alone remembers.
     three.servers[0].kill();
     three.servers[1].kill();
     three.servers[1].restart().await.expect("restart");
-    let back = Instant::now();
-    let other = client_with(&three.url(PARAMETERS), settings.clone()).await;
-    let mutex = other.mutex("a").expect("a name");
-    while back.elapsed() < seconds(2) {
-        // Busy, or too few nodes; never the lock.
-        if let Ok(Some(_)) = mutex.try_lock().await {
-            panic!("a second holder after {:?}", back.elapsed());
-        }
-        tokio::time::sleep(ms(20)).await;
-    }
-    // The holder has lost its quorum, and knows it.
-    let reason = tokio::time::timeout(SOON, guard.lost())
-        .await
-        .expect("told in time");
+    let reason = tokio::time::timeout(SOON, guard.lost()).await;
+    let reason = reason.expect("told in time");
     assert!(
         matches!(reason, LossReason::Expired | LossReason::Gone),
         "{reason:?}"
     );
-    let next = lock(&other, "a").await;
-    assert!(next.token() > old);
-    // Somebody who says that nodes keep their data is believed: they count at once.
-    three.servers[2].kill();
-    three.servers[2].restart().await.expect("restart");
-    let trusting = three.client("?persistent=true").await;
-    cycle(&trusting, "b").await;
+    let other = client_with(&three.url(PARAMETERS), settings).await;
+    assert!(lock(&other, "a").await.token() > old);
 }
 
 #[tokio::test]
@@ -248,46 +295,71 @@ async fn nodes_that_keep_their_data_may_restart_under_a_hold() {
     );
 }
 
-/// A node that lost the key is given it again at the next renewal, and counts in the one after.
+/// A node that forgot a hold is given it again at the next renewal. It counts when a quorum of the others has vouched for it, and not
+/// before: it cannot tell who else was there.
 #[tokio::test]
-async fn a_node_that_lost_a_hold_is_repaired_and_does_not_count_in_that_round() {
+async fn a_node_that_forgot_a_hold_is_repaired_and_counts_when_others_vouch_for_it() {
     let three = start(3).await.expect("servers");
     let redlock = backend(&three.url(PERSISTENT)).await;
     let Attempt::Held(lease) = redlock.try_acquire(&request("a")).await.expect("an answer") else {
         panic!("free");
     };
     let lease = Arc::new(lease);
-    // One node is gone for good, one has lost the key: one alone still has it, and that is no quorum.
-    three.servers[2].kill();
+    let attempt = lease.attempt().to_string();
+    for server in &three.servers {
+        given(server, &attempt).await;
+    }
+    let renew = async || redlock.renew(std::slice::from_ref(&lease)).await;
+    // One node does not answer, one has lost the key: one alone still has it, and that is no quorum.
+    three.servers[2].freeze();
     three.servers[1]
         .command(&["DEL", "redlock:{a}"])
         .await
         .expect("DEL");
-    let answers = redlock.renew(std::slice::from_ref(&lease)).await;
-    let [dlock_core::Renewal::Failed(error)] = answers.as_slice() else {
-        panic!("a repaired node counted: {answers:?}");
-    };
-    assert!(
-        error.to_string().contains("it no longer has the hold"),
-        "{error}"
-    );
-    integration_tests::until("the node is repaired", SOON, || async {
-        let value = three.servers[1].command(&["GET", "redlock:{a}"]).await?;
-        match value.text() {
-            Some(value) if value.contains(&lease.attempt().to_string()) => Ok(()),
+    for expected in ["it no longer has the hold", "it has the hold again"] {
+        let answers = renew().await;
+        let [dlock_core::backend::Renewal::Failed(error)] = answers.as_slice() else {
+            panic!("a repaired node counted: {answers:?}");
+        };
+        assert!(error.to_string().contains(expected), "{error}");
+        given(&three.servers[1], &attempt).await;
+    }
+    // The two that had it all the time vouch for the other ...
+    three.servers[2].thaw();
+    integration_tests::until("a quorum", SOON, || async {
+        match renew().await.as_slice() {
+            [dlock_core::backend::Renewal::Extended] => Ok(()),
             other => Err(integration_tests::Error::answer(
-                "GET",
+                "renew",
                 format!("{other:?}"),
             )),
         }
     })
     .await
-    .expect("the repair");
-    let answers = redlock.renew(std::slice::from_ref(&lease)).await;
+    .expect("all three are there");
+    // ... as soon as it has answered too, and from then on one of them may go.
+    let answers = renew().await;
     assert!(
-        matches!(answers.as_slice(), [dlock_core::Renewal::Extended]),
+        matches!(answers.as_slice(), [dlock_core::backend::Renewal::Extended]),
         "{answers:?}"
     );
+    integration_tests::until("it counts", SOON, || async {
+        three.servers[2].freeze();
+        let answers = renew().await;
+        three.servers[2].thaw();
+        match answers.as_slice() {
+            [dlock_core::backend::Renewal::Extended] => Ok(()),
+            other => {
+                renew().await;
+                Err(integration_tests::Error::answer(
+                    "renew",
+                    format!("{other:?}"),
+                ))
+            }
+        }
+    })
+    .await
+    .expect("it counts");
     // The repaired counter is no lower than the token, so the next holder's is higher.
     assert_eq!(
         redlock.release(&lease).await.expect("release"),
@@ -301,6 +373,22 @@ async fn a_node_that_lost_a_hold_is_repaired_and_does_not_count_in_that_round() 
         redlock.release(&next).await.expect("release"),
         Released::Freed
     );
+}
+
+/// Resolves when the node has given the lock "a" to this attempt.
+async fn given(server: &RedisServer, attempt: &str) {
+    integration_tests::until("the node has the hold", SOON, || async {
+        let value = server.command(&["GET", "redlock:{a}"]).await?;
+        match value.text() {
+            Some(value) if value.contains(attempt) => Ok(()),
+            other => Err(integration_tests::Error::answer(
+                "GET",
+                format!("{other:?}"),
+            )),
+        }
+    })
+    .await
+    .expect("in time");
 }
 
 /// An attempt that was abandoned while nodes were down cannot come back with them.

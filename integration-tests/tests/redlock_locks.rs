@@ -14,9 +14,9 @@ mod redlock_support;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::{
-    Backend, ErrorKind, Locks, Mode, Name, Order, Released, Request, Settings, SystemClock,
-};
+use dlock_core::backend::{Attempt, Backend, Renewal, Request};
+use dlock_core::{ErrorKind, Locks, Mode, Name, Order, Released, Settings, SystemClock};
+use integration_tests::FaultProxy;
 use redis_support::{SOON, calls, lock, number};
 use redlock_support::*;
 
@@ -158,6 +158,62 @@ async fn one_server_under_two_names_is_refused() {
     assert!(error.to_string().contains("are one server"), "{error}");
 }
 
+/// The second name was not reachable when the client connected: nobody could compare then.
+#[tokio::test]
+async fn one_server_under_two_names_never_counts_twice() {
+    for parameters in [PERSISTENT, "?longest_lease=1s"] {
+        let two = start(2).await.expect("servers");
+        let alias = FaultProxy::start(two.servers[0].addr())
+            .await
+            .expect("a proxy");
+        alias.refuse();
+        let hosts = format!("redlock://{},", alias.addr());
+        let url = two.url(parameters).replace("redlock://", &hosts);
+        let redlock = backend(&url).await;
+        let wish = request("a").with_lease(seconds(1));
+        let lease = integration_tests::until("two real servers of three names", SOON, || async {
+            match redlock.try_acquire(&wish).await {
+                Ok(Attempt::Held(lease)) => Ok(Arc::new(lease)),
+                other => Err(integration_tests::Error::answer(
+                    "take",
+                    format!("{other:?}"),
+                )),
+            }
+        });
+        let lease = lease.await.expect("a quorum");
+        // Now it is reachable, and the only other server is not.
+        alias.accept();
+        two.servers[1].kill();
+        let [renewed] = redlock
+            .renew(std::slice::from_ref(&lease))
+            .await
+            .try_into()
+            .expect("one");
+        let Renewal::Failed(error) = renewed else {
+            panic!("one server is no quorum: {renewed:?}");
+        };
+        assert!(error.to_string().contains("the same server"), "{error}");
+        let taken = redlock
+            .try_acquire(&request("b").with_lease(seconds(1)))
+            .await;
+        let error = taken.expect_err("one server is no quorum");
+        assert!(error.to_string().contains("the same server"), "{error}");
+        let name = Name::new("a").expect("a name");
+        redlock
+            .inspect(&name)
+            .await
+            .expect_err("one server is no quorum");
+        redlock
+            .abandon(&wish)
+            .await
+            .expect_err("one server is no quorum");
+        redlock
+            .downgrade(&lease)
+            .await
+            .expect_err("one server is no quorum");
+    }
+}
+
 #[tokio::test]
 async fn a_semaphore_is_refused_with_the_reason() {
     let three = start(3).await.expect("servers");
@@ -208,6 +264,45 @@ async fn inspect_list_and_break_see_the_quorum() {
     assert!(next.is_held());
     assert_eq!(next.release().await.expect("release"), Released::Freed);
     assert_eq!(reader.release().await.expect("release"), Released::Freed);
+}
+
+/// A list takes as many trips as there are keys, and locks go on meanwhile.
+#[tokio::test]
+async fn a_list_among_many_foreign_keys_is_complete_and_in_nobodys_way() {
+    const FILL: &str = "for i = 1, 400000 do redis.call('SET', 'foreign:' .. i, '') end return 1";
+    let three = start(3).await.expect("servers");
+    for server in &three.servers {
+        // In parts: a command of the test has a second.
+        for part in 0..8 {
+            let fill = FILL
+                .replace("= 1,", &format!("= {},", part * 50_000 + 1))
+                .replace("400000", &((part + 1) * 50_000).to_string());
+            server.command(&["EVAL", &fill, "0"]).await.expect("keys");
+        }
+    }
+    let locks = three.client("?persistent=true&node_timeout=100ms").await;
+    let _guard = lock(&locks, "shop:1").await;
+    let list = async {
+        let found = locks.list("shop:").await.expect("list");
+        assert_eq!(found.len(), 1);
+    };
+    let mut list = std::pin::pin!(list);
+    let mut cycles = 0;
+    loop {
+        tokio::select! {
+            () = &mut list => break,
+            () = tokio::time::sleep(ms(150)) => {
+                let outage = Settings::new().outage(seconds(5));
+                cycle(&locks.with(outage).expect("good settings"), "other").await;
+                cycles += 1;
+            }
+        }
+    }
+    println!("{cycles} cycles during the list");
+    // A node that does not answer is not waited for.
+    three.servers[2].freeze();
+    assert_eq!(locks.list("shop:").await.expect("list").len(), 1);
+    three.servers[2].thaw();
 }
 
 /// Many locks of one client are renewed in one trip to each node.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use integration_tests::server::{Server, Store};
 use integration_tests::{
-    EtcdServer, FaultProxy, MariaDb, MariaDbServer, Redis, RedisServer, Reply, Result,
+    EtcdServer, FaultProxy, Flavor, MySql, MySqlServer, Redis, RedisServer, Reply, Result,
     ZooKeeperServer,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -123,7 +123,24 @@ async fn redis_takes_a_password_and_users() {
 
 #[tokio::test]
 async fn mariadb_starts_freezes_and_remembers() {
-    let server = MariaDbServer::start().await.unwrap();
+    a_database_starts_freezes_and_remembers(Flavor::MariaDb).await;
+}
+
+#[tokio::test]
+async fn mysql_starts_freezes_and_remembers() {
+    if Flavor::MySql.is_tested() {
+        a_database_starts_freezes_and_remembers(Flavor::MySql).await;
+    }
+}
+
+async fn a_database_starts_freezes_and_remembers(flavor: Flavor) {
+    let server = flavor.start().await.unwrap();
+    let version = server.sql("SELECT VERSION()").await.unwrap();
+    assert_eq!(
+        version.contains("MariaDB"),
+        flavor == Flavor::MariaDb,
+        "{version}"
+    );
     assert_eq!(
         server.url(),
         format!("mysql://root:dlock@127.0.0.1:{}/dlock", server.port())
@@ -179,15 +196,15 @@ async fn zookeeper_starts_freezes_and_remembers() {
 
 #[tokio::test]
 async fn two_servers_of_a_kind_run_at_once() {
-    let settings = MariaDb {
+    let settings = MySql {
         args: vec!["--wait-timeout=77".into()],
-        ..MariaDb::default()
+        ..MySql::default()
     };
     let (one, two, first, second) = tokio::try_join!(
         RedisServer::start(),
         RedisServer::start(),
-        MariaDbServer::start(),
-        MariaDbServer::start_with(settings),
+        MySqlServer::start(),
+        MySqlServer::start_with(settings),
     )
     .unwrap();
     one.command(&["SET", "k", "v"]).await.unwrap();

@@ -85,6 +85,50 @@ async fn authentication_that_fails_is_denied() {
 }
 
 #[tokio::test]
+async fn users_whom_the_server_knows_come_in_by_sasl() {
+    let folder = Folder::new("zk-sasl").expect("a folder");
+    let jaas = folder.file("jaas.conf");
+    let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
+    let users = r#"user_app="s3cret" user_other="0ther""#;
+    std::fs::write(&jaas, format!("Server {{ {module} required {users}; }};\n")).expect("a file");
+    let mut settings = ZooKeeper::default();
+    let flags = format!("-Djava.security.auth.login.config={}", jaas.display());
+    settings.env.push(("JAVA_TOOL_OPTIONS".to_owned(), flags));
+    let provider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider";
+    settings.config.push(format!("authProvider.1={provider}"));
+    let server = ZooKeeperServer::start_with(settings)
+        .await
+        .expect("zookeeper");
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let url = |user: &str| {
+        format!(
+            "zk://{user}@{}?auth=sasl&access=creator-read&session=10s",
+            proxy.addr()
+        )
+    };
+    let locks = client(&url("app:s3cret")).await;
+    let guard = lock(&locks, "a").await;
+    // The nodes are that user's, and a new connection has to show it again.
+    let acl = Admin::connect(&server.url())
+        .await
+        .0
+        .get_acl("/dlock")
+        .await;
+    let (acl, _) = acl.expect("whoever may read may know");
+    assert_eq!((acl[0].scheme(), acl[0].id()), ("sasl", "app"));
+    proxy.reset_all().await;
+    renewed(&locks).await;
+    assert!(guard.is_held());
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    let error = refused(&url("app:wrong")).await;
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let other = client(&url("other:0ther")).await;
+    let error = other.mutex("a").expect("a name").lock().await;
+    let error = error.expect_err("not its nodes");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+}
+
+#[tokio::test]
 async fn nodes_are_the_creators_and_others_are_denied() {
     let server = ZooKeeperServer::start().await.expect("zookeeper");
     let user =
@@ -131,9 +175,7 @@ async fn readers_may_look_where_they_are_let() {
     let config = config
         .credentials("app", "s3cret")
         .access(Access::CreatorAndReaders);
-    let mine = Locks::new(std::sync::Arc::new(
-        config.connect().await.expect("a connection"),
-    ));
+    let mine = Locks::new(config.connect().await.expect("a connection"));
     let guard = lock(&mine.expect("defaults"), "a").await;
     let stranger = client(&server.url()).await;
     let info = stranger.inspect("a").await.expect("it may look");
@@ -141,6 +183,35 @@ async fn readers_may_look_where_they_are_let() {
     let error = stranger.break_lock("a").await.expect_err("it may not");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert_eq!(guard.release().await.expect("release"), Released::Freed);
+}
+
+#[tokio::test]
+async fn others_come_in_as_they_are_let() {
+    let server = ZooKeeperServer::start().await.expect("zookeeper");
+    // Two users who let each other in, by the hashes of "user:password"; and everybody of this host may look.
+    let (app, ops) = (
+        "digest:app:e2nIdT66oYnDgbYIwoOP6SxOio4=:cdrwa",
+        "digest:ops:BUSOGGHozVi0fzX5GrXh2VjuRrU=:cdrwa",
+    );
+    let user = |login: &str, allow: &str| {
+        let at = server.url().replace("zk://", &format!("zk://{login}@"));
+        format!("{at}?allow={allow};ip:127.0.0.1:r")
+    };
+    let first = client(&user("app:s3cret", ops)).await;
+    let second = client(&user("ops:0psword", app)).await;
+    let guard = lock(&first, "a").await;
+    let waits = second.mutex("a").expect("a name");
+    let waits = tokio::spawn(async move { waits.lock().await });
+    waiting(&first, "a", 1).await;
+    let stranger = client(&server.url()).await;
+    let info = stranger.inspect("a").await.expect("it may look");
+    assert_eq!(info.waiters.len(), 1);
+    let error = stranger.break_lock("a").await.expect_err("it may not");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    let next = waits.await.expect("no panic").expect("the lock");
+    assert!(first.break_lock("a").await.expect("it may"));
+    drop(next);
 }
 
 #[tokio::test]

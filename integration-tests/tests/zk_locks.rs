@@ -179,7 +179,7 @@ async fn changes_are_made_only_under_the_lock() {
         admin.create(path, data).await;
     }
     let zk = backend(&format!("{url}/fenced/chroot")).await;
-    let locks = Locks::new(zk.clone()).expect("defaults");
+    let locks = Locks::builder(zk.clone()).build().expect("defaults");
     let guard = lock(&locks, "stock").await;
     let node = zk.lock_node(&guard).await.expect("its node");
     assert!(node.starts_with("/fenced/chroot/dlock/stock/_c_"), "{node}");
@@ -313,4 +313,29 @@ async fn the_servers_word_on_the_sessions_time_counts() {
         let locks = client(&format!("{url}?session={asked}")).await;
         assert_eq!(locks.lease(), Duration::from_millis(granted), "{asked}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_who_try_are_not_kept_out_by_writers_who_try_in_vain() {
+    let url = shared().await;
+    let (holder, writer, reader) = (client(&url).await, client(&url).await, client(&url).await);
+    let held = holder.rw_lock("tried").expect("a name");
+    let held = held.read().await.expect("a reader");
+    let tries = writer.rw_lock("tried").expect("a name");
+    let tries = tokio::spawn(async move {
+        loop {
+            assert!(
+                tries.try_write().await.expect("try").is_none(),
+                "a reader holds"
+            );
+        }
+    });
+    let shares = reader.rw_lock("tried").expect("a name");
+    for round in 0..200 {
+        let guard = shares.try_read().await.expect("try");
+        let guard = guard.unwrap_or_else(|| panic!("{round}: busy, and only readers hold"));
+        assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    }
+    tries.abort();
+    assert_eq!(held.release().await.expect("release"), Released::Freed);
 }

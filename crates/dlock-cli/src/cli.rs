@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::connect::Store;
 use crate::demo::DemoArgs;
 use crate::demo::worker::WorkerArgs;
+use crate::run::heartbeat::Heartbeat;
 use crate::run::on_lost::OnLost;
 use crate::run::shim::ExecArgs;
 use crate::top::TopArgs;
@@ -49,7 +50,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Hold a lock while a command runs
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// List the locks that are held
     Ls {
         /// Only names that start with this
@@ -101,6 +102,8 @@ pub(crate) enum Command {
     Exec(ExecArgs),
     #[command(name = "__keep", hide = true)]
     Keep,
+    #[command(name = "__end", hide = true)]
+    End { signal: i32 },
     #[command(name = "__demo-worker", hide = true)]
     DemoWorker(WorkerArgs),
 }
@@ -108,8 +111,8 @@ pub(crate) enum Command {
 const RUN_HELP: &str = "\
 The command runs without a shell in between, in a process group of its own, with the terminal as its own; signals sent to dlock \
 are passed on to the group. The lock is given back when the whole group is gone: what the command leaves behind when it ends is \
-sent SIGTERM, and SIGKILL after the grace time. If dlock itself is killed, so is the group; a process that has left it (setsid) is \
-not.
+sent SIGTERM, and SIGKILL after the grace time. If dlock itself is killed, so is the group; a process that has left it (setsid) or \
+runs as another user (sudo) is not. A command that a signal ended ends dlock by the same signal.
 
 The command finds DLOCK_NAME, DLOCK_TOKEN (the fencing token), DLOCK_OWNER and DLOCK_BACKEND in its environment.
 
@@ -119,7 +122,8 @@ Examples:
   dlock run backup -- backup --all              wait as long as it takes
   dlock run --no-wait backup -- backup --all    exit with 75 if somebody is at it
   dlock run --wait 30s --max-hold 1h report -- make report
-  dlock run --shared catalog -- ./read-catalog  together with other readers";
+  dlock run --skip-ok --at-least 1m nightly -c './report | mail -s report ops'
+  dlock run --shared catalog ./read-catalog     together with other readers";
 
 #[derive(Debug, Args)]
 #[command(after_help = RUN_HELP)]
@@ -127,9 +131,22 @@ pub(crate) struct RunArgs {
     /// The lock: any text of 1 to 255 bytes
     pub(crate) name: String,
 
-    /// The command and its arguments, after --
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// The command and its arguments; after -- if it starts with a dash
+    #[arg(
+        trailing_var_arg = true,
+        required_unless_present = "line",
+        value_name = "COMMAND"
+    )]
     pub(crate) command: Vec<OsString>,
+
+    /// Run this line in a shell (sh -c) instead of a command
+    #[arg(
+        short = 'c',
+        long = "line",
+        value_name = "LINE",
+        conflicts_with = "command"
+    )]
+    pub(crate) line: Option<OsString>,
 
     /// Wait at most this long, then exit with 75 [default: for ever]
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -138,6 +155,14 @@ pub(crate) struct RunArgs {
     /// Do not wait: exit with 75 if the lock is held
     #[arg(long, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
+
+    /// Exit with 0 and without a word if the lock is held; does not wait, unless --wait says how long
+    #[arg(long, conflicts_with = "conflict_exit_code")]
+    pub(crate) skip_ok: bool,
+
+    /// Hold the lock at least this long, also when the command is done earlier: against clocks that differ
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) at_least: Option<Duration>,
 
     /// How long the store keeps the lock when dlock falls silent; it is renewed while dlock lives [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -155,7 +180,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
 
-    /// What to do when the lock is about to be lost: kill, signal:NAME or ignore
+    /// What to do when the lock is about to be lost: kill, signal:NAME, ignore, or exec:LINE, which runs a shell line and then does as kill
     #[arg(long, value_name = "ACTION", default_value = "kill")]
     pub(crate) on_lost: OnLost,
 
@@ -166,10 +191,33 @@ pub(crate) struct RunArgs {
     /// Exit with N instead of 75 when the lock was not acquired in time
     #[arg(long, value_name = "N")]
     pub(crate) conflict_exit_code: Option<u8>,
+
+    /// Tell a watchman of start, success and failure: http://host/path is asked for with /start, nothing or /fail behind it; a file gets a line
+    #[arg(long, value_name = "URL|FILE")]
+    pub(crate) heartbeat: Option<Heartbeat>,
+
+    /// Write the last run into a file for Prometheus' node exporter
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics: Option<PathBuf>,
+}
+
+impl RunArgs {
+    /// What to execute.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        match &self.line {
+            Some(line) => vec!["sh".into(), "-c".into(), line.clone()],
+            None => self.command.clone(),
+        }
+    }
+
+    /// Whether nobody waits for the lock.
+    pub(crate) fn tries(&self) -> bool {
+        self.no_wait || (self.skip_ok && self.wait.is_none())
+    }
 }
 
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    dlock::parse_duration(text).map_err(|error| error.message().to_owned())
+    dlock::backend::parse_duration(text).map_err(|error| error.message().to_owned())
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use dlock::{BackendUrl, Locks, Settings};
+use dlock::backend::BackendUrl;
+use dlock::{Locks, Settings};
 
 use crate::exit::Failure;
 

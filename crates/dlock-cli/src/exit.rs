@@ -1,5 +1,7 @@
 //! Exit codes, and what is said with them: one line on stderr that tells what to do.
 
+use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind as Parsing;
@@ -13,6 +15,56 @@ pub(crate) const NOT_ACQUIRED: u8 = 75;
 pub(crate) const LOST: u8 = 80;
 pub(crate) const CANNOT_EXECUTE: u8 = 126;
 pub(crate) const NOT_FOUND: u8 = 127;
+
+/// How `dlock run` ends: as its command did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Code(u8),
+    /// By this signal, so that a shell around us does what it would do if the command were its own: a script stops at Ctrl-C.
+    Signal(i32),
+}
+
+/// A line on stderr. Whoever does not read it, or has no room for it, is no reason to end.
+pub(crate) fn say(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "dlock: {line}");
+}
+
+/// Ends this process by a signal. Returns the code to exit with when that cannot be done.
+pub(crate) fn by_the_signal(number: i32) -> u8 {
+    // What we catch, and no safe call can undo, has its default action again in the program that we become.
+    let _ = std::process::Command::new(crate::run::myself())
+        .arg0("dlock")
+        .args(["__end", &number.to_string()])
+        .exec();
+    by_signal(number)
+}
+
+/// What that program does.
+pub(crate) fn end_by(number: i32) -> u8 {
+    use rustix::process::{Pid, Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
+    let code = by_signal(number);
+    let Some(signal) = Signal::from_named_raw(number) else {
+        return code;
+    };
+    if let Ok(named) = nix::sys::signal::Signal::try_from(number) {
+        let mut set = nix::sys::signal::SigSet::empty();
+        set.add(named);
+        let _ = set.thread_unblock();
+    }
+    // The core that matters is the command's.
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    let _ = setrlimit(Resource::Core, none);
+    // The first process of a container ends by no signal of its own.
+    if getpid() != Pid::INIT {
+        // The first SIGSEGV or SIGBUS ends in the handler of Rust's runtime, which then leaves it to the system.
+        let _ = kill_process(getpid(), signal);
+        let _ = kill_process(getpid(), signal);
+    }
+    code
+}
 
 /// The exit code, or the line to print with one.
 pub(crate) type Outcome = Result<u8, Failure>;
@@ -63,7 +115,7 @@ pub(crate) fn of_parsing(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(USAGE);
     }
-    eprintln!("dlock: {}", one_line(&error.render().to_string()));
+    say(one_line(&error.render().to_string()));
     ExitCode::from(USAGE)
 }
 

@@ -4,7 +4,7 @@ use dlock::Settings;
 use serde_json::Value;
 
 use crate::connect::{Store, leave};
-use crate::exit::Outcome;
+use crate::exit::{Outcome, say};
 use crate::show;
 
 pub(crate) async fn run(store: &Store, prefix: &str) -> Outcome {
@@ -14,7 +14,7 @@ pub(crate) async fn run(store: &Store, prefix: &str) -> Outcome {
         let all: Vec<Value> = found.iter().map(show::lock_as_json).collect();
         show::print(&Value::from(all))?;
     } else if found.is_empty() {
-        eprintln!("dlock: no lock is held in {}", locks.identity());
+        say(format_args!("no lock is held in {}", locks.identity()));
     } else {
         show::print_table(&show::locks(&found))?;
     }

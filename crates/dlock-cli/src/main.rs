@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::cli::{Cli, Command};
-use crate::exit::{Failure, Outcome};
+use crate::exit::{End, Failure};
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -31,15 +31,16 @@ fn main() -> ExitCode {
         Err(error) => return exit::of_parsing(&error),
     };
     match start(cli) {
-        Ok(code) => ExitCode::from(code),
+        Ok(End::Code(code)) => ExitCode::from(code),
+        Ok(End::Signal(number)) => ExitCode::from(exit::by_the_signal(number)),
         Err(failure) => {
-            eprintln!("dlock: {}", failure.message);
+            exit::say(&failure.message);
             ExitCode::from(failure.code)
         }
     }
 }
 
-fn start(cli: Cli) -> Outcome {
+fn start(cli: Cli) -> Result<End, Failure> {
     let store = &cli.store;
     let prints_no_json = matches!(
         cli.command,
@@ -50,13 +51,17 @@ fn start(cli: Cli) -> Outcome {
             "--json has no meaning here: this command prints no result of its own",
         ));
     }
-    match cli.command {
+    let code = match cli.command {
+        Command::Run(args) => {
+            let children_blocked = run::hear_of_children();
+            return in_runtime(run::run(store, *args, children_blocked));
+        }
         // Before any runtime: what follows replaces this process.
         Command::Exec(args) => Ok(run::shim::become_command(&args)),
         Command::Keep => Ok(run::keeper::keep()),
         Command::Completions { shell } => man::completions(shell),
         Command::Man { folder } => man::pages(folder.as_deref()),
-        Command::Run(args) => in_runtime(run::run(store, args)),
+        Command::End { signal } => Ok(exit::end_by(signal)),
         Command::Ls { prefix } => in_runtime(ls::run(store, &prefix)),
         Command::Inspect { name } => in_runtime(inspect::run(store, &name)),
         Command::Break { name, yes } => in_runtime(break_lock::run(store, &name, yes)),
@@ -64,11 +69,12 @@ fn start(cli: Cli) -> Outcome {
         Command::Doctor => in_runtime(doctor::run(store)),
         Command::Demo(args) => in_runtime(demo::run(store, &args)),
         Command::DemoWorker(args) => in_runtime(demo::worker::run(&args)),
-    }
+    };
+    code.map(End::Code)
 }
 
 /// On the main thread: the parent-death signal of a child fires when the *thread* that started it ends.
-fn in_runtime(work: impl Future<Output = Outcome>) -> Outcome {
+fn in_runtime<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

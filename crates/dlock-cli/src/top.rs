@@ -6,10 +6,11 @@ use std::time::Duration;
 use clap::Args;
 use dlock::{LockInfo, Locks, Settings};
 use serde_json::{Value, json};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::time;
 use crate::connect::{Store, leave};
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Failure, Outcome, UNAVAILABLE};
 use crate::show;
 
 #[derive(Debug, Args)]
@@ -31,9 +32,16 @@ pub(crate) async fn run(store: &Store, args: &TopArgs) -> Outcome {
         return Err(Failure::usage("--interval must be 10ms or more"));
     }
     let locks = store.connect(Settings::new()).await?;
+    // One listener for the whole time: a new one would not hear of what came before it.
+    let mut interrupt = signal(SignalKind::interrupt())
+        .map_err(|error| Failure::new(UNAVAILABLE, format!("cannot catch signals: {error}")))?;
     let mut looks = 0;
     loop {
-        let found = locks.list(&args.prefix).await?;
+        let found = tokio::select! {
+            biased;
+            _ = interrupt.recv() => break,
+            found = locks.list(&args.prefix) => found?,
+        };
         if store.json {
             show::print(&json(&found))?;
         } else {
@@ -44,7 +52,7 @@ pub(crate) async fn run(store: &Store, args: &TopArgs) -> Outcome {
             break;
         }
         tokio::select! {
-            _ = tokio::signal::ctrl_c() => break,
+            _ = interrupt.recv() => break,
             () = tokio::time::sleep(args.interval) => {}
         }
     }

@@ -122,7 +122,7 @@ fn doctor_tells_what_the_store_can_do_and_what_is_unsafe() {
 fn a_reader_that_goes_away_is_not_an_error() {
     let world = World::new();
     let _holder = hold(&world, "a");
-    let mut shell = std::process::Command::new("sh");
+    let mut shell = common::fresh("sh");
     shell
         .args(["-c", "\"$0\" top --interval 10ms | head -n 1"])
         .arg(common::binary())

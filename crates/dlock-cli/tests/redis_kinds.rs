@@ -60,6 +60,19 @@ fn by_sentinels() {
     assert!(replicas.contains("?replicas=1"), "{replicas}");
     let (_, findings) = diagnosis(&World::of(format!("{url}?replicas=1")));
     assert_eq!(found(&findings, "replicas").0, "note");
+    assert_eq!(found(&findings, "sentinels").0, "good", "{findings:?}");
+    assert_eq!(found(&findings, "fail-over").0, "good");
+    // One that is not there is told of, and what the others say still counts.
+    let nobody = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    let more = url.replacen("://", &format!("://{nobody},"), 1);
+    let (_, findings) = diagnosis(&World::of(more));
+    let silent = format!("{nobody} does not answer");
+    let told = findings.iter().any(|(.., text)| text.contains(&silent));
+    assert!(told, "{findings:?}");
+    assert_eq!(found(&findings, "fail-over").0, "good");
     let wrong = url.replace(SentinelGroup::MASTER_NAME, "nobody");
     let (code, line) = complaint(&World::of(wrong).run(&["ls"]));
     assert_eq!(code, 64);
@@ -144,4 +157,34 @@ fn at_a_quorum() {
     servers.pop();
     let (code, line) = complaint(&world.run(&["run", "--no-wait", "a", "--", "true"]));
     assert_eq!(code, 69, "{line}");
+}
+
+#[test]
+fn doctor_looks_at_the_clock_of_the_server() {
+    let clock = integration_tests::Clock::new().unwrap();
+    let settings = Redis {
+        env: clock.env(),
+        ..Redis::default()
+    };
+    let server = wait_for(RedisServer::start_with(settings));
+    let world = World::of(server.url());
+    assert_eq!(
+        found(&diagnosis(&world).1, "clock"),
+        ("good", "in step with ours")
+    );
+    clock.set(3600).unwrap();
+    common::until("the clock moves", || {
+        let time = wait_for(server.command(&["TIME"]));
+        let shown = time
+            .list()
+            .first()
+            .and_then(|reply| reply.text())
+            .unwrap()
+            .parse();
+        integration_tests::Clock::check(3600, shown.unwrap()).is_ok()
+    });
+    let (_, findings) = diagnosis(&world);
+    let (level, text) = found(&findings, "clock");
+    assert_eq!(level, "note");
+    assert!(text.contains("away from ours"), "{text}");
 }

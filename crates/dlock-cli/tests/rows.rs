@@ -9,26 +9,47 @@ use std::sync::OnceLock;
 use common::{
     World, complaint, diagnosis, found, is_running, sells_exactly, text, until, wait_for,
 };
-use integration_tests::{MariaDb, MariaDbServer};
+use integration_tests::{Flavor, MySql, MySqlServer};
 use rustix::process::Signal;
 
 /// The server that the tests of this file share. A test takes names of its own.
-fn server() -> &'static MariaDbServer {
-    static SHARED: OnceLock<MariaDbServer> = OnceLock::new();
-    SHARED.get_or_init(|| wait_for(MariaDbServer::start()))
+fn server() -> &'static MySqlServer {
+    server_of(Flavor::MariaDb)
+}
+
+fn server_of(flavor: Flavor) -> &'static MySqlServer {
+    static MARIADB: OnceLock<MySqlServer> = OnceLock::new();
+    static MYSQL: OnceLock<MySqlServer> = OnceLock::new();
+    let shared = match flavor {
+        Flavor::MariaDb => &MARIADB,
+        Flavor::MySql => &MYSQL,
+    };
+    shared.get_or_init(|| wait_for(flavor.start()))
 }
 
 #[test]
 fn a_lock_is_held_seen_broken_and_given_back() {
-    let world = World::of(server().url());
-    let mut holder = world.start(
-        &["--ttl", "900ms"],
-        "seen",
-        "echo $DLOCK_BACKEND; echo $$; exec sleep 1000",
-    );
+    let short = &["--ttl", "900ms"][..];
+    for flavor in Flavor::ALL.into_iter().filter(|flavor| flavor.is_tested()) {
+        for (mode, ttl) in [
+            ("lease", short),
+            ("unique", short),
+            // Their holds last as long as their connection.
+            ("session", &[]),
+            ("advisory", &[]),
+        ] {
+            held_seen_broken_and_given_back(server_of(flavor), mode, ttl);
+        }
+    }
+}
+
+fn held_seen_broken_and_given_back(server: &MySqlServer, mode: &str, ttl: &[&str]) {
+    let url = format!("{}?mode={mode}&session_validity=1s", server.url());
+    let world = World::of(&url);
+    let mut holder = world.start(ttl, "seen", "echo $DLOCK_BACKEND; echo $$; exec sleep 1000");
     let backend = holder.line();
     assert!(
-        backend.starts_with("mysql://root@") && backend.ends_with("/dlock"),
+        backend.starts_with("mysql://root@") && backend.contains("/dlock"),
         "{backend}"
     );
     let command = holder.pid_line();
@@ -50,7 +71,7 @@ fn a_lock_is_held_seen_broken_and_given_back() {
     let mut next = world.start(&[], "seen", "echo in; exec sleep 1000");
     next.expect("in");
     next.send(Signal::TERM);
-    assert_eq!(next.code(), 143);
+    assert_eq!(next.signal(), 15);
     until("free", || world.holders("seen") == 0);
 }
 
@@ -68,9 +89,9 @@ fn doctor_looks_at_the_log() {
     for check in ["version", "persistence", "replicas", "clock"] {
         assert_eq!(found(&findings, check).0, "good", "{findings:?}");
     }
-    let careless = wait_for(MariaDbServer::start_with(MariaDb {
+    let careless = wait_for(MySqlServer::start_with(MySql {
         args: vec!["--innodb-flush-log-at-trx-commit=2".to_owned()],
-        ..MariaDb::default()
+        ..MySql::default()
     }));
     let (code, findings) = diagnosis(&World::of(careless.url()));
     assert_eq!(code, 1);
@@ -79,7 +100,7 @@ fn doctor_looks_at_the_log() {
 
 #[test]
 fn a_server_that_was_killed_ends_the_command_with_80() {
-    let server = wait_for(MariaDbServer::start());
+    let server = wait_for(MySqlServer::start());
     let world = World::of(server.url());
     let mut running = world.start(&["--ttl", "2s"], "a", "echo $$; exec sleep 1000");
     let command = running.pid_line();
@@ -95,7 +116,7 @@ fn a_server_that_is_not_there_or_refuses_us_is_69_and_a_wrong_url_is_64() {
         ("mysql://root@127.0.0.1:1/dlock", 69),
         (wrong.as_str(), 69),
         ("mysql://root@127.0.0.1:1", 64),
-        ("mysql://h/db?lease=3s", 64),
+        ("mysql://h/db?leaze=3s", 64),
         ("mysql://h/db?mode=loud", 64),
     ] {
         let world = World::of(url);

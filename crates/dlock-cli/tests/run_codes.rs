@@ -7,6 +7,8 @@
 
 mod common;
 
+use std::os::unix::process::ExitStatusExt;
+
 use common::{Running, World, complaint, text};
 
 #[test]
@@ -20,12 +22,30 @@ fn the_commands_own_code_is_passed_on() {
 }
 
 #[test]
-fn a_command_that_a_signal_ended_is_128_and_its_number() {
+fn a_command_that_a_signal_ended_ends_dlock_by_the_same_signal() {
     let world = World::new();
-    for (signal, code) in [("TERM", 143), ("KILL", 137), ("SEGV", 139)] {
-        let output = world.run(&["run", "a", "--", "sh", "-c", &format!("kill -{signal} $$")]);
-        assert_eq!(output.status.code(), Some(code), "{signal}");
+    for (name, signal) in [
+        ("INT", 2),
+        ("TERM", 15),
+        ("KILL", 9),
+        ("SEGV", 11),
+        ("USR1", 10),
+    ] {
+        let output = world.run(&["run", "a", "--", "sh", "-c", &format!("kill -{name} $$")]);
+        assert_eq!(output.status.signal(), Some(signal), "{name}");
+        assert!(!output.status.core_dumped(), "a core of our own");
+        assert_eq!(text(&output.stderr), "");
     }
+    // A shell shows that as it always does.
+    let mut shell = common::fresh("sh");
+    shell
+        .args(["-c", "\"$0\" run a -- sh -c 'kill -TERM $$'; echo $?"])
+        .arg(common::binary())
+        .env("DLOCK_URL", world.url());
+    assert_eq!(text(&common::finish(shell).stdout), "143\n");
+    // A signal without a name of its own cannot be imitated.
+    let output = world.run(&["run", "a", "--", "sh", "-c", "kill -40 $$"]);
+    assert_eq!(output.status.code(), Some(168));
 }
 
 #[test]
@@ -47,7 +67,23 @@ fn wrong_usage_is_64_and_one_line() {
     let long = "x".repeat(256);
     for (args, expected) in [
         (vec!["run", "a"], "required"),
-        (vec!["run", "a", "b"], "unexpected argument"),
+        (vec!["run", "a", "--b"], "unexpected argument"),
+        (
+            vec!["run", "a", "-c", "true", "true"],
+            "cannot be used with",
+        ),
+        (
+            vec!["run", "--skip-ok", "--conflict-exit-code", "3", "a", "true"],
+            "cannot be used with",
+        ),
+        (
+            vec!["run", "--at-least", "2s", "--max-hold", "1s", "a", "true"],
+            "--at-least",
+        ),
+        (
+            vec!["run", "--heartbeat", "https://h/x", "a", "true"],
+            "plain http",
+        ),
         (vec!["run", "--nonsense", "a", "--", "true"], "--nonsense"),
         (
             vec!["run", "--wait", "soon", "a", "--", "true"],
@@ -175,7 +211,7 @@ fn a_lock_that_is_held_is_75_or_what_was_asked_for() {
     }
     assert_eq!(world.waiters("a"), 0, "nobody is left in the line");
     holder.send(rustix::process::Signal::TERM);
-    assert_eq!(holder.code(), 143);
+    assert_eq!(holder.signal(), 15);
 }
 
 #[test]

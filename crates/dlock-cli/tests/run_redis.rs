@@ -218,7 +218,7 @@ fn a_signal_while_waiting_leaves_the_line_of_the_store() {
     };
     until("waiting", || waiters() == 1);
     waiter.send(Signal::TERM);
-    assert_eq!(waiter.code(), 143);
+    assert_eq!(waiter.signal(), 15);
     assert_eq!(waiters(), 0);
 }
 
@@ -315,4 +315,65 @@ fn doctor_warns_of_a_server_that_forgets() {
     let safe = Redis::start_with("", &["--appendonly", "yes", "--appendfsync", "always"]);
     let output = safe.run(&["doctor"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+}
+
+/// Plain locks cannot be looked at, and can be broken all the same.
+#[test]
+fn a_lock_that_cannot_be_looked_at_can_be_broken() {
+    let redis = Redis::start();
+    let url = format!("{}?style=plain", redis.url());
+    let plain = |args: &[&str]| {
+        let mut command = redis.world.dlock(args);
+        command.env("DLOCK_URL", &url);
+        command
+    };
+    let mut holder = Running::start(plain(&[
+        "run",
+        "--ttl",
+        "1s",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        "echo held; exec sleep 1000",
+    ]));
+    holder.expect("held");
+    let looked = common::finish(plain(&["inspect", "a"]));
+    assert_eq!(
+        looked.status.code(),
+        Some(64),
+        "this test needs a lock that cannot be seen"
+    );
+    let output = common::finish(plain(&["break", "--yes", "a"]));
+    assert_eq!(
+        text(&output.stdout),
+        "a was freed\n",
+        "{}",
+        text(&output.stderr)
+    );
+    assert_eq!(holder.code(), 80);
+    let output = common::finish(plain(&["break", "--yes", "a"]));
+    assert_eq!(text(&output.stdout), "a is free already\n");
+    // Without an answer nothing is done.
+    let (code, line) = complaint(&common::finish(plain(&["break", "a"])));
+    assert_eq!(code, 64, "{line}");
+    assert!(line.contains("--yes"), "{line}");
+}
+
+#[test]
+fn ctrl_c_ends_top_also_while_it_waits_for_the_store() {
+    let redis = Redis::start();
+    let args = ["top", "--json", "--interval", "10ms"];
+    let url = format!("{}?answer_timeout=25s", redis.url());
+    let mut command = redis.world.dlock(&args);
+    command.env("DLOCK_URL", &url);
+    let mut top = Running::start(command);
+    assert!(top.line().contains("locks"));
+    redis.signal(Signal::STOP);
+    // What comes now was asked for before; then a look waits for the server.
+    let asked = top.wait_for_silence();
+    top.send(Signal::INT);
+    let code = top.code();
+    redis.signal(Signal::CONT);
+    assert_eq!(code, 0, "after {asked} more looks");
 }

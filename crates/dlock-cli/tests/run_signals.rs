@@ -69,11 +69,11 @@ fn a_signal_while_waiting_ends_the_wait_and_leaves_the_line() {
     let world = World::new();
     let holder = world.start(&[], "a", "echo held; exec sleep 1000");
     holder.expect("held");
-    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut waiter = world.start(&[], "a", "echo never");
         until("waiting", || world.waiters("a") == 1);
         waiter.send(signal);
-        assert_eq!(waiter.code(), code);
+        assert_eq!(waiter.signal(), signal.as_raw());
         assert_eq!(world.waiters("a"), 0);
     }
 }
@@ -81,19 +81,21 @@ fn a_signal_while_waiting_ends_the_wait_and_leaves_the_line() {
 #[test]
 fn a_signal_that_was_ignored_stays_ignored() {
     let world = World::new();
-    // As nohup does it.
-    let mut command = std::process::Command::new("sh");
+    // As nohup does it, and a script with what it starts in the background.
+    let mut command = common::fresh("sh");
     command
         .args([
             "-c",
-            "trap '' HUP; exec \"$0\" run a -- sh -c 'echo ready; read line; echo went on'",
+            "trap '' HUP INT QUIT; exec \"$0\" run a -- sh -c 'echo ready; read line; echo went on'",
         ])
         .arg(common::binary())
         .env("DLOCK_URL", world.url())
         .stdin(std::process::Stdio::piped());
     let mut running = common::Running::start(command);
     running.expect("ready");
-    running.send(Signal::HUP);
+    for signal in [Signal::HUP, Signal::INT, Signal::QUIT] {
+        running.send(signal);
+    }
     drop(running.child.stdin.take());
     running.expect("went on");
     assert_eq!(running.code(), 0);
@@ -136,7 +138,8 @@ fn what_the_command_leaves_behind_is_ended_before_the_lock_is_given_back() {
 #[test]
 fn grandchildren_get_the_signals_too() {
     let world = World::new();
-    let script = "sh -c 'trap \"echo grandchild; exit\" TERM; echo ready; while :; do sleep 0.02; done' & trap '' TERM; wait; exit 4";
+    // A trap is not inherited; and it is set before anybody can be ready.
+    let script = "trap : TERM; sh -c 'trap \"echo grandchild; exit\" TERM; echo ready; while :; do sleep 0.02; done' & wait; wait; exit 4";
     let mut running = world.start(&[], "a", script);
     running.expect("ready");
     running.send(Signal::TERM);
@@ -198,7 +201,7 @@ fn a_run_leaves_no_process() {
     running.expect("ready");
     let all = children(running.pid());
     running.send(Signal::TERM);
-    assert_eq!(running.code(), 143);
+    assert_eq!(running.signal(), 15);
     assert!(!all.into_iter().any(is_running));
 }
 
@@ -228,7 +231,7 @@ fn a_waiter_that_was_killed_does_not_stall_the_line() {
     dead.send(Signal::KILL);
     holder.send(Signal::TERM);
     next.expect("mine");
-    assert_eq!((holder.code(), next.code()), (143, 0));
+    assert_eq!((holder.signal(), next.code()), (15, 0));
 }
 
 #[test]
@@ -246,7 +249,7 @@ fn a_waiter_that_is_stopped_is_passed_over_and_goes_on_later() {
     assert_eq!(next.code(), 0);
     stopped.send(Signal::CONT);
     stopped.expect("after all");
-    assert_eq!((stopped.code(), holder.code()), (0, 143));
+    assert_eq!((stopped.code(), holder.signal()), (0, 15));
 }
 
 #[test]
@@ -276,4 +279,94 @@ fn killing_the_outer_of_two_runs_ends_everything() {
     until("the end of the innermost command", || !is_running(command));
     let output = world.run(&["run", "--wait", "30s", "inner", "--", "true"]);
     assert_eq!(output.status.code(), Some(0));
+}
+
+/// A caller that waits for its own children in its own way.
+#[test]
+fn a_caller_that_blocks_the_signal_of_children_is_served_and_its_command_inherits_that() {
+    let world = World::new();
+    let mut command = std::process::Command::new("env");
+    command
+        .args(["--default-signal", "--block-signal=CHLD"])
+        .arg(common::binary())
+        .args(["run", "a", "--", "grep", "SigBlk", "/proc/self/status"])
+        .env("DLOCK_URL", world.url());
+    let mut running = common::Running::start(command);
+    let line = running.line();
+    let mask = line.split_whitespace().last().unwrap();
+    let mask = u64::from_str_radix(mask, 16).unwrap();
+    assert_eq!(mask, 1 << (Signal::CHILD.as_raw() - 1));
+    assert_eq!(running.code(), 0);
+}
+
+/// Its parent has left the group and collects nobody.
+#[test]
+fn a_process_that_has_ended_and_is_never_collected_does_not_keep_the_lock() {
+    let world = World::new();
+    let parent = "sleep 0 & echo $$; exec setsid sleep 1000";
+    let script = format!("sh -c '{parent}' & read line; exit 5");
+    let mut args = world.dlock(&["run", "a", "--", "sh", "-c", &script]);
+    args.stdin(std::process::Stdio::piped());
+    let mut running = common::Running::start(args);
+    let parent = running.pid_line();
+    let has_zombie = |pid: Pid| {
+        children(pid)
+            .first()
+            .is_some_and(|child| !is_running(*child))
+    };
+    until("a dead child that nobody collects", || has_zombie(parent));
+    drop(running.child.stdin.take());
+    let code = running.code();
+    let still_there = has_zombie(parent);
+    kill_process(parent, Signal::KILL).unwrap();
+    assert_eq!(code, 5);
+    assert!(
+        still_there,
+        "somebody collected it: this test shows nothing"
+    );
+    assert_eq!(world.holders("a"), 0);
+}
+
+/// What is said has no room, and nobody dies of it.
+#[test]
+fn a_stderr_that_cannot_be_written_ends_nothing() {
+    let world = World::new();
+    for to in ["2>/dev/full", "2>&-"] {
+        let mut shell = common::fresh("sh");
+        shell
+            .args([
+                "-c",
+                &format!("\"$0\" run --ttl 5s a -- sh -c 'exit 3' {to}"),
+            ])
+            .arg(common::binary())
+            .env("DLOCK_URL", world.url());
+        assert_eq!(common::finish(shell).status.code(), Some(3), "{to}");
+    }
+    let mut shell = common::fresh("sh");
+    shell
+        .args(["-c", "\"$0\" run a -- no-such-command 2>/dev/full"])
+        .arg(common::binary())
+        .env("DLOCK_URL", world.url());
+    assert_eq!(common::finish(shell).status.code(), Some(127));
+}
+
+#[test]
+fn without_proc_a_run_works_and_ignored_signals_stay_ignored() {
+    let world = World::new();
+    let mut command = common::fresh("unshare");
+    command
+        .args(["--map-root-user", "--mount", "sh", "-c"])
+        .arg(
+            "mount -t tmpfs none /proc; trap '' HUP; \
+             exec \"$0\" run a -- sh -c 'echo ready; read line; ls /proc | wc -l; kill -TERM $$'",
+        )
+        .arg(common::binary())
+        .env("DLOCK_URL", world.url())
+        .stdin(std::process::Stdio::piped());
+    let mut running = common::Running::start(command);
+    running.expect("ready");
+    running.send(Signal::HUP);
+    drop(running.child.stdin.take());
+    running.expect("0");
+    assert_eq!(running.signal(), 15);
 }

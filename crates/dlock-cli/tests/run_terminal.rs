@@ -1,6 +1,7 @@
 //! A person at a terminal: through a pseudo terminal, with a real shell and its job control.
 #![allow(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::indexing_slicing,
     reason = "a test fails by panicking"
 )]
@@ -9,7 +10,8 @@ mod common;
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -32,7 +34,7 @@ impl Screen {
         unlockpt(&master).unwrap();
         let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
         let slave = || File::options().read(true).write(true).open(&path).unwrap();
-        let child = Command::new("setsid")
+        let child = common::fresh("setsid")
             .args(["--ctty", "--wait"])
             .args(program)
             .env("DLOCK_URL", world.url())
@@ -84,10 +86,21 @@ impl Screen {
     }
 
     fn code(&mut self) -> i32 {
+        let status = self.end();
+        status.code().unwrap_or_else(|| panic!("{status}"))
+    }
+
+    /// The signal that ended it.
+    fn signal(&mut self) -> i32 {
+        let status = self.end();
+        status.signal().unwrap_or_else(|| panic!("{status}"))
+    }
+
+    fn end(&mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code().unwrap();
+                return status;
             }
             assert!(
                 start.elapsed() < LIMIT,
@@ -137,7 +150,59 @@ fn ctrl_c_while_waiting_ends_the_wait() {
     let mut screen = Screen::start(&world, &[DLOCK, "run", "a", "--", "true"]);
     screen.see("waiting for \"a\", held by ");
     screen.type_in("\x03");
-    assert_eq!(screen.code(), 130);
+    assert_eq!(screen.signal(), 2);
+}
+
+/// The terminal tells only the command; the shells around it must hear of it as well.
+#[test]
+fn ctrl_c_in_a_script_stops_the_script() {
+    for shell in ["sh", "bash"] {
+        for script in [
+            "D run a -- sh -c 'echo ready; exec sleep 1000'; echo went on",
+            "while :; do D run a -- sh -c 'echo ready; exec sleep 1000'; echo went on; done",
+            "D run a -- D run b -- sh -c 'echo ready; exec sleep 1000'; echo went on",
+            "D run a -- sh -c 'echo ready; exec sleep 1000' | cat; echo went on",
+        ] {
+            let world = World::new();
+            let script = script.replace('D', DLOCK);
+            let mut screen = Screen::start(&world, &[shell, "-c", &script]);
+            screen.see("ready");
+            screen.type_in("\x03");
+            assert_eq!(screen.signal(), 2, "{shell}: {script}");
+            let shown = screen.shown.lock().unwrap().clone();
+            assert!(!shown.contains("went on"), "{shell}: {script}: {shown}");
+        }
+    }
+}
+
+/// As bash does it: whoever handles Ctrl-C and ends in order is not taken for interrupted.
+#[test]
+fn ctrl_c_that_the_command_handles_lets_the_script_go_on() {
+    let world = World::new();
+    let command = "trap 'exit 3' INT; echo ready; while :; do sleep 0.02; done";
+    let script = format!("'{DLOCK}' run a -- sh -c \"{command}\"; echo code=$?");
+    let mut screen = Screen::start(&world, &["bash", "-c", &script]);
+    screen.see("ready");
+    screen.type_in("\x03");
+    screen.see("code=3");
+    assert_eq!(screen.code(), 0);
+}
+
+#[test]
+fn ctrl_c_in_a_loop_of_an_interactive_shell_stops_the_loop() {
+    let world = World::new();
+    let mut screen = Screen::start(&world, &["bash", "--norc", "--noprofile", "-i"]);
+    screen.see("PROMPT ");
+    screen.type_in(&format!(
+        "while :; do '{DLOCK}' run a -- sh -c 'echo re''ady; exec sleep 1000'; done; echo aft''er\n"
+    ));
+    screen.see("ready");
+    screen.type_in("\x03");
+    screen.see("PROMPT ");
+    screen.type_in("echo code=$?\n");
+    screen.see("code=130");
+    screen.type_in("exit 0\n");
+    assert_eq!(screen.code(), 0);
 }
 
 #[test]

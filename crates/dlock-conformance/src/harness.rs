@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::{Backend, Error, ErrorKind, Name, Result};
+use dlock_core::backend::Backend;
+use dlock_core::{Error, ErrorKind, Name, Result};
 
 /// How the suite reaches a store.
 ///

@@ -10,7 +10,8 @@
 //! # use std::process::ExitCode;
 //! # use std::sync::Arc;
 //! # use dlock_conformance::{Harness, async_trait};
-//! # use dlock_core::{Backend, Result};
+//! # use dlock_core::backend::Backend;
+//! # use dlock_core::Result;
 //! # struct Server; struct Mine { server: Server }
 //! # impl Server { fn start() -> Self { Self } fn url(&self) -> String { String::new() } }
 //! # async fn connect(url: &str) -> Result<Arc<dyn Backend>> { unimplemented!() }
@@ -41,7 +42,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Backend, Error, ErrorKind, Guard, Locks, Released, Result, Settings};
+use dlock_core::backend::Backend;
+use dlock_core::{Error, ErrorKind, Guard, Locks, Released, Result, Settings};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -58,6 +60,9 @@ pub(crate) struct Job {
     /// Left out for stores whose holds have no lease of their own.
     pub(crate) lease: Option<Duration>,
     pub(crate) task: Task,
+    /// It plays a process in a thread: what dies with that thread must not be kept alive by the rest of the process.
+    #[serde(default)]
+    pub(crate) in_a_thread: bool,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -172,7 +177,10 @@ pub(crate) async fn work(
     if let Some(lease) = job.lease {
         settings = settings.lease(lease);
     }
-    let locks = Locks::builder(backend).settings(settings).build()?;
+    let locks = Locks::builder(backend)
+        .settings(settings)
+        .standby(!job.in_a_thread)
+        .build()?;
     let (file, times) = match &job.task {
         Task::Hold => {
             say("asking");

@@ -95,7 +95,8 @@ impl Worker {
         }
     }
 
-    fn thread(harness: Arc<dyn Harness>, job: Job) -> Self {
+    fn thread(harness: Arc<dyn Harness>, mut job: Job) -> Self {
+        job.in_a_thread = true;
         let (tell, lines) = mpsc::unbounded_channel();
         let (commands, commands_in) = mpsc::unbounded_channel();
         let (kill, killed) = oneshot::channel();

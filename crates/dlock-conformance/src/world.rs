@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlock_core::backend::{Backend, Request};
 use dlock_core::{
-    Backend, Capabilities, Capability, Clock, ErrorKind, Guard, Liveness, Locks, Mode, Moment,
-    Name, Released, Request, Result, Settings, SystemClock,
+    Capabilities, Capability, Clock, ErrorKind, Guard, Liveness, Locks, Mode, Moment, Name,
+    Released, Result, Settings, SystemClock,
 };
 
 use tokio::sync::{OnceCell, oneshot};
@@ -108,6 +109,14 @@ impl World {
             .build()
     }
 
+    /// A client that dies with its runtime, as a process would: nobody else in this process looks after its holds.
+    pub(crate) async fn mortal_client(&self, settings: Settings) -> Result<Locks> {
+        Locks::builder(self.backend().await?)
+            .settings(settings)
+            .standby(false)
+            .build()
+    }
+
     pub(crate) async fn clients(&self, count: usize) -> Result<Vec<Locks>> {
         let mut clients = Vec::new();
         for _ in 0..count {
@@ -176,6 +185,7 @@ impl World {
             mode,
             lease: (self.capabilities.liveness == Liveness::Lease).then(|| self.lease()),
             task: Task::Hold,
+            in_a_thread: false,
         })
     }
 
@@ -185,6 +195,7 @@ impl World {
             mode: JobMode::Exclusive,
             lease: (self.capabilities.liveness == Liveness::Lease).then_some(LONG_LEASE),
             task: Task::Count { file, times },
+            in_a_thread: false,
         })
     }
 

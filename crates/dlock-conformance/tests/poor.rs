@@ -10,10 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_conformance::{Harness, Outcome, Timings, async_trait, cases, check};
-use dlock_core::{
-    Attempt, Backend, Capabilities, Lease, Liveness, Reach, Released, Renewal, Request, Result,
-    WakeUp,
-};
+use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::{Capabilities, Liveness, Reach, Released, Result, WakeUp};
 use dlock_memory::MemoryBackend;
 
 /// What a backend must write, and nothing else: core waits by asking again.

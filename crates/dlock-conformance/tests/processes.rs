@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, async_trait, process};
+use dlock_core::backend::{Attempt, Backend, Busy, Lease, Renewal, Request};
 use dlock_core::{
-    Attempt, Backend, Busy, Capabilities, Error, ErrorKind, HeldNow, Lease, LossReason, Name,
-    Released, Renewal, Request, Result, WakeUp,
+    Capabilities, Error, ErrorKind, HeldNow, LossReason, Name, Released, Result, WakeUp,
 };
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};

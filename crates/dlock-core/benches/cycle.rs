@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use dlock_core::{Locks, Mode, Name, Order, Request, Settings, SystemClock};
+use dlock_core::backend::Request;
+use dlock_core::{Locks, Mode, Name, Order, Settings, SystemClock};
 use dlock_memory::MemoryBackend;
 use tokio::runtime::Runtime;
 
@@ -25,7 +26,7 @@ fn runtime() -> Runtime {
 fn uncontended(c: &mut Criterion) {
     let runtime = runtime();
     let mut group = c.benchmark_group("uncontended");
-    let locks = Locks::new(Arc::new(MemoryBackend::new())).expect("defaults");
+    let locks = Locks::new(MemoryBackend::new()).expect("defaults");
     let mutex = locks.mutex("stock:42").expect("a good name");
     group.bench_function("lock and release", |b| {
         b.iter_custom(|rounds| {
@@ -40,7 +41,7 @@ fn uncontended(c: &mut Criterion) {
         });
     });
     // The baseline: the same two steps at the backend, without core.
-    let backend: Arc<dyn dlock_core::Backend> = Arc::new(MemoryBackend::new());
+    let backend: Arc<dyn dlock_core::backend::Backend> = Arc::new(MemoryBackend::new());
     let name = Name::new("stock:42").expect("a good name");
     group.bench_function("backend alone", |b| {
         b.iter_custom(|rounds| {
@@ -49,7 +50,8 @@ fn uncontended(c: &mut Criterion) {
                 for _ in 0..rounds {
                     let request =
                         Request::new(name.clone(), Mode::Exclusive, Arc::new(SystemClock));
-                    let Ok(dlock_core::Attempt::Held(lease)) = backend.try_acquire(&request).await
+                    let Ok(dlock_core::backend::Attempt::Held(lease)) =
+                        backend.try_acquire(&request).await
                     else {
                         continue;
                     };

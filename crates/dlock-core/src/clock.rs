@@ -60,6 +60,12 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 
     /// Resolves at `until` or a little later. Called inside a tokio runtime only.
     fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()>;
+
+    /// Whether it shows the same time in every runtime of the process. Then a thread of dlock's own can look after holds whose
+    /// runtime has ended, is blocked or is not driven. Not so for a clock that a test can pause, which is the default.
+    fn is_the_same_in_every_runtime(&self) -> bool {
+        false
+    }
 }
 
 /// The machine's clock, which counts the time a suspended machine sleeps (C7: `CLOCK_BOOTTIME` on Linux).
@@ -88,6 +94,10 @@ impl SystemClock {
 impl Clock for SystemClock {
     fn now(&self) -> Moment {
         Self::read()
+    }
+
+    fn is_the_same_in_every_runtime(&self) -> bool {
+        true
     }
 
     fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {

@@ -1,5 +1,7 @@
 use std::error::Error as StdError;
 use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use crate::Name;
 
@@ -118,7 +120,7 @@ impl fmt::Display for Operation {
 
 /// The one error type: what failed, where, whether to try again, and whether the lock could be held now.
 ///
-/// No client crate's error type is part of the API: it is the boxed [`source`](StdError::source).
+/// No client crate's error type is part of the API: it is the [`source`](StdError::source), which clones share.
 ///
 /// ```
 /// use dlock_core::{Error, ErrorKind, HeldNow};
@@ -128,17 +130,49 @@ impl fmt::Display for Operation {
 /// assert_eq!(error.held_now(), HeldNow::Unknown);
 /// assert_eq!(error.to_string(), "redis: store unreachable: connection refused: is the server running?");
 /// ```
-pub struct Error(Box<Inner>);
+#[derive(Clone, thiserror::Error)]
+#[error(transparent)]
+pub struct Error(Box<Details>);
 
-struct Inner {
+#[derive(Clone, thiserror::Error)]
+#[error("{}{kind}: {message}", place(*.backend, *.operation, .name.as_ref()))]
+struct Details {
     kind: ErrorKind,
     message: String,
     backend: Option<&'static str>,
     operation: Option<Operation>,
     name: Option<Name>,
-    source: Option<Source>,
+    #[source]
+    source: Option<Cause>,
     retryable: bool,
     held: HeldNow,
+}
+
+/// Where it happened, as the beginning of the text.
+fn place(backend: Option<&str>, operation: Option<Operation>, name: Option<&Name>) -> String {
+    let mut text = String::new();
+    if let Some(backend) = backend {
+        text = format!("{backend}: ");
+    }
+    if let Some(operation) = operation {
+        text += &match name {
+            Some(name) => format!("{operation} {name:?}: "),
+            None => format!("{operation}: "),
+        };
+    }
+    text
+}
+
+/// The cause, shared by clones. Not an error itself, or the client's own error type would be one level further down than the one
+/// that `source()` gives, and nobody could recognise it there.
+#[derive(Debug, Clone)]
+struct Cause(Arc<dyn StdError + Send + Sync + 'static>);
+
+impl Deref for Cause {
+    type Target = dyn StdError + Send + Sync + 'static;
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
 }
 
 impl Error {
@@ -151,7 +185,7 @@ impl Error {
             ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::Store => HeldNow::Unknown,
             _ => HeldNow::No,
         };
-        Self(Box::new(Inner {
+        Self(Box::new(Details {
             kind,
             message: message.into(),
             backend: None,
@@ -192,7 +226,7 @@ impl Error {
     /// Keeps the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Source>) -> Self {
-        self.0.source = Some(source.into());
+        self.0.source = Some(Cause(source.into().into()));
         self
     }
 
@@ -201,6 +235,14 @@ impl Error {
     pub fn with_held(mut self, held: HeldNow) -> Self {
         self.0.held = held;
         self
+    }
+
+    /// The one rule of doubt for a request that could have changed something: once it was `sent`, the store may have done it,
+    /// whatever kind of error comes after; a refusal during a reconnect says nothing about the request before it. Not
+    /// `sent` means that it never left, or that the store itself answered that it did nothing.
+    #[must_use]
+    pub fn after_sending(self, sent: bool) -> Self {
+        self.with_held(if sent { HeldNow::Unknown } else { HeldNow::No })
     }
 
     /// Overrides what follows from the kind.
@@ -262,71 +304,26 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = &self.0;
-        if let Some(backend) = inner.backend {
-            write!(f, "{backend}: ")?;
-        }
-        if let Some(operation) = inner.operation {
-            write!(f, "{operation}")?;
-            if let Some(name) = &inner.name {
-                write!(f, " {name:?}")?;
-            }
-            write!(f, ": ")?;
-        }
-        write!(f, "{}: {}", inner.kind, inner.message)
+        fmt::Debug::fmt(&self.0, f)
     }
 }
 
-impl fmt::Debug for Error {
+impl fmt::Debug for Details {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = &self.0;
         f.debug_struct("Error")
-            .field("kind", &inner.kind)
-            .field("message", &inner.message)
-            .field("backend", &inner.backend)
-            .field("operation", &inner.operation)
-            .field("name", &inner.name)
-            .field("retryable", &inner.retryable)
-            .field("held_now", &inner.held)
-            .field("source", &inner.source)
+            .field("kind", &self.kind)
+            .field("message", &self.message)
+            .field("backend", &self.backend)
+            .field("operation", &self.operation)
+            .field("name", &self.name)
+            .field("retryable", &self.retryable)
+            .field("held_now", &self.held)
+            .field("source", &self.source.as_deref())
             .finish()
     }
 }
 
-impl StdError for Error {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source.as_deref().map(|source| source as _)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn display_names_backend_operation_and_lock() {
-        let name = Name::new("stock:42").expect("a good name");
-        let error = Error::new(ErrorKind::Unreachable, "connection refused")
-            .context("redis", Operation::Acquire, Some(&name))
-            .context("other", Operation::Close, None);
-        assert_eq!(
-            error.to_string(),
-            "redis: acquire \"stock:42\": store unreachable: connection refused"
-        );
-    }
-
-    #[test]
-    fn doubt_follows_from_the_kind() {
-        for (kind, held) in [
-            (ErrorKind::Invalid, HeldNow::No),
-            (ErrorKind::TooLate, HeldNow::No),
-            (ErrorKind::Unreachable, HeldNow::Unknown),
-            (ErrorKind::TimedOut, HeldNow::Unknown),
-            (ErrorKind::Store, HeldNow::Unknown),
-        ] {
-            assert_eq!(Error::new(kind, "").held_now(), held, "{kind:?}");
-        }
-    }
-}
+mod tests;

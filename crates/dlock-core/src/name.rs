@@ -1,6 +1,7 @@
 use std::borrow::Borrow;
 use std::fmt;
 use std::ops::Deref;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::{Error, Result};
@@ -16,9 +17,16 @@ use crate::{Error, Result};
 /// assert_eq!(name.as_str(), "stock:42");
 /// assert!(Name::new("").is_err());
 /// assert!(Name::new("a\nb").is_err());
+/// let same: Name = "stock:42".parse()?; // or Name::try_from
+/// assert_eq!(name, same);
 /// # Ok::<(), dlock_core::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(try_from = "String", into = "String")
+)]
 pub struct Name(Arc<str>);
 
 impl Name {
@@ -62,6 +70,33 @@ pub(crate) fn check_text(what: &str, text: &str, max: usize) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+impl FromStr for Name {
+    type Err = Error;
+    fn from_str(name: &str) -> Result<Self> {
+        Self::new(name)
+    }
+}
+
+impl TryFrom<&str> for Name {
+    type Error = Error;
+    fn try_from(name: &str) -> Result<Self> {
+        Self::new(name)
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = Error;
+    fn try_from(name: String) -> Result<Self> {
+        Self::new(name)
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> Self {
+        name.as_str().to_owned()
+    }
 }
 
 impl Deref for Name {
@@ -112,6 +147,21 @@ mod tests {
             let error = Name::new(bad).expect_err(bad);
             assert!(error.to_string().contains("control character"), "{error}");
         }
+    }
+
+    #[test]
+    fn every_way_to_make_a_name_checks_it() {
+        let long = "x".repeat(256);
+        for bad in ["", "a\nb", long.as_str()] {
+            assert!(bad.parse::<Name>().is_err(), "{bad:?}");
+            assert!(Name::try_from(bad).is_err(), "{bad:?}");
+            assert!(Name::try_from(bad.to_owned()).is_err(), "{bad:?}");
+        }
+        let name = Name::new("stock:42").expect("a good name");
+        assert_eq!("stock:42".parse::<Name>().ok().as_ref(), Some(&name));
+        assert_eq!(Name::try_from("stock:42").ok().as_ref(), Some(&name));
+        let owned = "stock:42".to_owned();
+        assert_eq!(Name::try_from(owned).ok(), Some(name));
     }
 
     #[test]

@@ -67,8 +67,8 @@ async fn an_owner_reenters_and_frees_with_the_last_guard() {
     let outer = mutex.lock().await.unwrap();
     let inner = mutex.try_lock().await.unwrap().unwrap();
     assert_eq!((inner.hold_count(), inner.token()), (2, outer.token()));
-    assert!(mutex.is_mine() && mutex.is_locked().await.unwrap());
-    assert!(!locks.mutex("x").unwrap().is_mine(), "no owner, not mine");
+    assert!(mutex.is_owned() && mutex.is_locked().await.unwrap());
+    assert!(!locks.mutex("x").unwrap().is_owned(), "no owner, not mine");
     assert_eq!(outer.release().await.unwrap(), Released::StillHeld);
     assert!(
         other

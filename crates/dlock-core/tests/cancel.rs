@@ -230,7 +230,7 @@ async fn close_does_not_wait_for_ever() {
 #[test]
 fn a_guard_may_be_dropped_anywhere() {
     let backend = MemoryBackend::new();
-    let probe = Locks::new(Arc::new(backend.another_client())).unwrap();
+    let probe = Locks::new(backend.another_client()).unwrap();
     let runtime = || {
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -305,7 +305,7 @@ fn a_hold_outlives_the_runtime_of_its_renewal() {
 
 #[test]
 fn outside_of_a_runtime_there_is_a_clear_error() {
-    let locks = Locks::new(Arc::new(MemoryBackend::new())).unwrap();
+    let locks = Locks::new(MemoryBackend::new()).unwrap();
     let error = futures::executor::block_on(locks.mutex("x").unwrap().lock()).unwrap_err();
     assert!(
         error.to_string().contains("outside of a tokio runtime"),

@@ -185,7 +185,9 @@ async fn a_store_that_fails_is_not_busy_whoever_held_the_lock_before() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_from_before_the_trouble_does_not_make_a_silent_store_busy() {
     let world = World::new();
-    let (locks, control) = world.client_with(one_second().outage(millis(1)));
+    let (locks, control) = world.client_with(one_second().outage(seconds(60)));
+    let impatient = locks.with(Settings::new().outage(millis(1))).unwrap();
+    let impatient = impatient.mutex("x").unwrap();
     let (mutex, other) = (
         locks.mutex("x").unwrap(),
         world.client().mutex("x").unwrap(),
@@ -195,7 +197,9 @@ async fn an_answer_from_before_the_trouble_does_not_make_a_silent_store_busy() {
         let mutex = mutex.clone();
         tokio::spawn(async move { mutex.lock_within(patience).await })
     };
-    let (second, third) = (wait(seconds(50)), wait(seconds(50)));
+    let second = tokio::spawn(async move { impatient.lock_within(seconds(50)).await });
+    tokio::time::sleep(millis(1)).await;
+    let third = wait(seconds(50));
     tokio::time::sleep(millis(1)).await;
     let last = wait(millis(200));
     let remote = tokio::spawn(async move { other.lock().await });

@@ -98,3 +98,36 @@ async fn an_outage_is_logged_in_the_span_of_its_acquire() {
     assert!(line.contains(span), "{line}");
     assert!(line.contains("DEBUG"), "{line}");
 }
+
+/// Without an owner a task that takes a lock twice waits for itself, for ever: the log says so.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_waits_for_itself_is_told() {
+    use tracing::Instrument;
+    let (log, _on) = Log::start();
+    let world = World::new();
+    let (locks, _) = world.client_with(Settings::new().warn_after(seconds(5)));
+    let mutex = locks.mutex("stock:42").unwrap();
+    let nested = async {
+        let _outer = mutex.lock().await.unwrap();
+        mutex.lock_within(seconds(20)).await.unwrap()
+    };
+    let inner = nested.instrument(tracing::info_span!("close_the_books"));
+    assert!(inner.await.is_none());
+    let line = log.line("this very client holds the lock it waits for");
+    for part in [" WARN ", "name=stock:42", "waited=5s", "close_the_books"] {
+        assert!(line.contains(part), "{part} is missing in {line}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_wait_tells_who_holds() {
+    let (log, _on) = Log::start();
+    let world = World::new();
+    let (locks, _) = world.client_with(Settings::new().warn_after(seconds(5)));
+    let other = world.client_with(Settings::new().label("nightly@web-3")).0;
+    let _held = other.mutex("x").unwrap().lock().await.unwrap();
+    let mutex = locks.mutex("x").unwrap();
+    assert!(mutex.lock_within(seconds(20)).await.unwrap().is_none());
+    let line = log.line("still waiting for a lock");
+    assert!(line.contains("holders=nightly@web-3"), "{line}");
+}

@@ -14,10 +14,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use common::{World, millis};
-use dlock_core::{
-    Attempt, Backend, Capabilities, Fairness, Guard, Lease, Locks, Name, Released, Renewal,
-    Request, Result, Settings, WakeUp,
-};
+use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::{Capabilities, Fairness, Guard, Locks, Name, Released, Result, Settings, WakeUp};
 use dlock_memory::{Control, MemoryBackend};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;

@@ -1,16 +1,21 @@
 //! One attempt: an entry in the lock's queue, whose create revision is its place and its token.
 
+mod look;
+
 use std::sync::Arc;
 
-use dlock_core::{Attempt, AttemptId, Busy, ErrorKind, Lease, Mode, Request};
+use dlock_core::backend::{Attempt, AttemptId, Busy, Lease, Request};
+use dlock_core::{ErrorKind, Mode};
 
-use crate::EtcdBackend;
+use self::look::Look;
 use crate::attempts::{Seated, abandoned};
+use crate::crowd::Admitted;
 use crate::error::Trouble;
-use crate::place::{Place, question};
+use crate::place::{Place, judge, questions};
 use crate::queue;
 use crate::session::Session;
-use crate::txn::{Answer, Query, Range, Step, Txn, When};
+use crate::store::Store;
+use crate::txn::{About, Answer, Query, Range, Row, Step, Txn, When};
 
 /// How often a try looks again when others come in between its look and its grab. Each time somebody else did get in.
 const TRIES: usize = 16;
@@ -48,74 +53,81 @@ enum Sent {
     LeaseGone,
 }
 
-impl EtcdBackend {
+impl Store {
     /// Takes the lock if nobody stands in the way; leaves no entry otherwise.
-    pub(crate) async fn try_enter(&self, request: &Request) -> Result<Attempt, Trouble> {
+    pub(crate) async fn try_acquire(&self, request: &Request) -> Result<Attempt, Trouble> {
         let outcome = self.try_to_hold(request).await;
         self.leave_nothing(request, outcome).await
     }
 
     async fn try_to_hold(&self, request: &Request) -> Result<Attempt, Trouble> {
+        let (attempt, mode) = (request.attempt(), request.mode());
         let lock = self.keys.lock(request.name());
-        let mut looked_at = None;
+        let mut look = Look::Nobody;
         for _ in 0..TRIES {
             let session = self.sessions.usable().await?;
             let seated = self.attempts.seat(request, &lock, session.id)?;
             let mut txn = self.entry_txn(request, &seated, &session);
-            match looked_at {
-                // Nobody is there, or nobody whom this mode minds.
-                None if request.mode() == Mode::Shared => {
-                    txn.when.push(When::NoneIn(lock.writers_and_permits()));
-                }
-                None => txn.when.push(When::NoneIn(lock.all())),
-                // Those who were there let it in, and nobody came since.
-                Some(revision) => txn.when.push(When::NoneSince(lock.all(), revision)),
-            }
-            if request.mode() != Mode::Exclusive {
-                txn.or_else.insert(0, Step::Get(Query::queue(lock.all())));
-            }
-            let answer = match self.send(request.attempt(), &session, &txn).await? {
+            look.add_to(&mut txn, mode, &lock);
+            let answer = match self.send(attempt, &session, &txn).await? {
                 Sent::Answer(answer) => answer,
                 Sent::LeaseGone => continue,
             };
             if answer.succeeded {
                 let entry = Entry::new(seated.key, answer.revision, &session);
-                return Ok(self.held(request, entry));
+                if look != Look::Permits
+                    || matches!(judge(mode, &lock, &entry, &answer), Place::Holds { .. })
+                {
+                    return Ok(Attempt::Held(self.held(request, entry)));
+                }
+                // Others were quicker, and took the last permits.
+                let certain = self.attempts.doubt(attempt).is_none();
+                let removed = Box::pin(self.remove(attempt, &entry.key, None)).await;
+                removed.map_err(Trouble::in_doubt)?;
+                if certain {
+                    look = Look::Nobody;
+                    continue;
+                }
+                return Ok(busy());
             }
-            if !seated.again && self.attempts.doubt(request.attempt()).is_some() {
+            if !seated.again && self.attempts.doubt(attempt).is_some() {
                 // It was sent twice, and may stand in its own way.
                 continue;
             }
-            if let Some(own) = own_entry(request, &seated, &answer, &session)? {
-                // The same attempt again.
-                let place = Box::pin(self.place(request, &own, None)).await;
-                if let Place::Holds { .. } = place.map_err(Trouble::in_doubt)?.0 {
-                    return Ok(self.held(request, own));
+            match own_entry(request, &seated, &answer, &session)? {
+                Own::None => {}
+                Own::Entry(own) => {
+                    // The same attempt again.
+                    let place = Box::pin(self.place(request, &own, None)).await;
+                    if let Place::Holds { .. } = place.map_err(Trouble::in_doubt)?.0 {
+                        return Ok(Attempt::Held(self.held(request, own)));
+                    }
+                    let removed = Box::pin(self.remove(attempt, &own.key, None)).await;
+                    removed.map_err(Trouble::in_doubt)?;
+                    return Ok(busy());
                 }
-                let removed = Box::pin(self.remove(request.attempt(), &own.key, None)).await;
-                removed.map_err(Trouble::in_doubt)?;
-                return Ok(busy());
+                Own::Ghost(row) => {
+                    Box::pin(self.bury(&row)).await?;
+                    continue;
+                }
             }
-            if request.mode() == Mode::Exclusive {
-                return Ok(busy());
+            refuse_other_limit(queue::other_limit(answer.rows(About::Entries), mode), mode)?;
+            match Look::after(mode, &answer) {
+                Some(next) => look = next,
+                None => return Ok(busy()),
             }
-            let queue = queue::read_all(&self.keys, answer.rows(0));
-            refuse_other_limit(queue::other_limit(&queue, request.mode()), request.mode())?;
-            if !queue::admits(&queue, request.mode()) {
-                return Ok(busy());
-            }
-            looked_at = Some(answer.revision);
         }
         Ok(busy())
     }
 
     /// Takes the lock, or a place in the queue and waits there.
-    pub(crate) async fn enter(&self, request: &Request) -> Result<Attempt, Trouble> {
+    pub(crate) async fn acquire(&self, request: &Request) -> Result<Attempt, Trouble> {
         let outcome = self.hold_or_wait(request).await;
         self.leave_nothing(request, outcome).await
     }
 
     async fn hold_or_wait(&self, request: &Request) -> Result<Attempt, Trouble> {
+        let admitted = self.crowds.admit(request.name()).await;
         // Where others were met the last time, it would be in vain.
         if request.mode() == Mode::Exclusive
             && !self.attempts.is_wanted(request.name())
@@ -123,7 +135,7 @@ impl EtcdBackend {
         {
             return Ok(held);
         }
-        Box::pin(self.stand_in(request)).await
+        Box::pin(self.stand_in(request, admitted)).await
     }
 
     /// Takes a lock that nobody else wants, without a look at the queue. If this is sent twice the entry may be there nevertheless: the next
@@ -140,18 +152,23 @@ impl EtcdBackend {
         Ok(match sent {
             Sent::Answer(answer) if answer.succeeded => {
                 let entry = Entry::new(seated.key, answer.revision, &session);
-                Some(self.held(request, entry))
+                Some(Attempt::Held(self.held(request, entry)))
             }
             _ => None,
         })
     }
 
-    async fn stand_in(&self, request: &Request) -> Result<Attempt, Trouble> {
+    async fn stand_in(
+        &self,
+        request: &Request,
+        admitted: Admitted<'_>,
+    ) -> Result<Attempt, Trouble> {
         let (entry, place, seen) = self.enqueue(request).await?;
+        drop(admitted);
         let alone = matches!(place, Place::Holds { .. });
         self.attempts.wanted(request.name(), !alone);
         match place {
-            Place::Holds { .. } => Ok(self.held(request, entry)),
+            Place::Holds { .. } => Ok(Attempt::Held(self.held(request, entry))),
             Place::Behind(watched) => {
                 request.mark_contended();
                 Box::pin(self.wait(request, entry, watched, seen)).await
@@ -170,25 +187,28 @@ impl EtcdBackend {
             if let Mode::Permit { limit } = mode {
                 txn.when.extend(lock.other_permits(limit).map(When::NoneIn));
                 let one = Query::newest(lock.permits(), 1);
-                txn.or_else.insert(0, Step::Get(one));
+                txn.or_else.push(Step::Get(About::Entries, one));
             }
-            txn.then.push(Step::Get(question(mode, &lock, None)));
+            txn.then.extend(questions(mode, &lock, None));
             let answer = match self.send(request.attempt(), &session, &txn).await? {
                 Sent::Answer(answer) => answer,
                 Sent::LeaseGone => continue,
             };
             if answer.succeeded {
                 let entry = Entry::new(seated.key, answer.revision, &session);
-                let place = self.judge(mode, &lock, &entry, answer.rows(0));
+                let place = judge(mode, &lock, &entry, &answer);
                 return Ok((entry, place, answer.revision));
             }
-            if let Some(own) = own_entry(request, &seated, &answer, &session)? {
-                let place = Box::pin(self.place(request, &own, None)).await;
-                let (place, seen) = place.map_err(Trouble::in_doubt)?;
-                return Ok((own, place, seen));
+            match own_entry(request, &seated, &answer, &session)? {
+                Own::None => {}
+                Own::Entry(own) => {
+                    let place = Box::pin(self.place(request, &own, None)).await;
+                    let (place, seen) = place.map_err(Trouble::in_doubt)?;
+                    return Ok((own, place, seen));
+                }
+                Own::Ghost(row) => Box::pin(self.bury(&row)).await?,
             }
-            let used = queue::read_all(&self.keys, answer.rows(0));
-            refuse_other_limit(queue::other_limit(&used, mode), mode)?;
+            refuse_other_limit(queue::other_limit(answer.rows(About::Entries), mode), mode)?;
             // It was sent twice, or was given up meanwhile, or permits of another limit are gone: the next trip asks.
         }
         Err(Trouble::session_ended())
@@ -205,7 +225,7 @@ impl EtcdBackend {
         match outcome {
             Ok(Attempt::Held(lease)) => Ok(Attempt::Held(lease)),
             Err(trouble) if trouble.sent => Err(trouble),
-            Err(trouble) if doubt && !trouble.lease_gone => Err(trouble.in_doubt()),
+            Err(trouble) if doubt && !trouble.is_lease_gone() => Err(trouble.in_doubt()),
             Ok(busy) if doubt => {
                 if let Some(key) = self.attempts.key(attempt) {
                     let removed = Box::pin(self.remove(attempt, &key, None)).await;
@@ -220,9 +240,9 @@ impl EtcdBackend {
         }
     }
 
-    /// Puts the entry, unless it is there or the attempt was abandoned. A caller may add conditions and questions. The last two questions
-    /// of the other branch are for the own entry and the mark, and are asked only if the entry may be there: nearly always it cannot, and
-    /// a request of less than 256 bytes goes out in one piece.
+    /// Puts the entry, unless it is there or the attempt was abandoned. A caller may add conditions and questions. The own entry and
+    /// the mark are asked for only if the entry may be there: nearly always it cannot, and a request of less than 256 bytes goes out in
+    /// one piece.
     fn entry_txn(&self, request: &Request, seated: &Seated, session: &Session) -> Txn {
         let attempt = request.attempt();
         let key = seated.key.as_slice();
@@ -241,8 +261,8 @@ impl EtcdBackend {
             then,
             or_else: if seated.again {
                 vec![
-                    Step::Get(Query::one(key)),
-                    Step::Get(Query::one(&mark).keys_only()),
+                    Step::Get(About::Own, Query::one(key)),
+                    Step::Get(About::Mark, Query::one(&mark).keys_only()),
                 ]
             } else {
                 Vec::new()
@@ -260,14 +280,13 @@ impl EtcdBackend {
     ) -> Result<Sent, Trouble> {
         let doubt_before = self.attempts.sending(attempt);
         let (told, kept) = if session.is_due() {
-            Box::pin(async { tokio::join!(self.link.txn(txn), self.sessions.keep_if_due(session)) })
-                .await
+            Box::pin(async { tokio::join!(self.link.txn(txn), self.keep_if_due(session)) }).await
         } else {
             (self.link.txn(txn).await, Ok(()))
         };
         // The lease ended, and with it what this request or an earlier one may have put, or may yet try to.
-        let lease_gone = matches!(&told, Err(trouble) if trouble.lease_gone)
-            || matches!(&kept, Err(trouble) if trouble.lease_gone);
+        let lease_gone = matches!(&told, Err(trouble) if trouble.is_lease_gone())
+            || matches!(&kept, Err(trouble) if trouble.is_lease_gone());
         let open = match &told {
             Ok(told) => told.doubt,
             Err(trouble) => trouble.sent,
@@ -283,7 +302,7 @@ impl EtcdBackend {
         Ok(Sent::Answer(Box::new(told?.value)))
     }
 
-    pub(crate) fn held(&self, request: &Request, entry: Entry) -> Attempt {
+    pub(crate) fn held(&self, request: &Request, entry: Entry) -> Lease {
         // The lease counts from its last proof of life, not from this request (C7).
         let from = request.now().earlier(entry.session.age());
         let token = u64::try_from(entry.created).unwrap_or_default();
@@ -293,41 +312,43 @@ impl EtcdBackend {
             lease: entry.session.id,
             label: request.label().to_owned(),
         };
-        let lease = Lease::new(request, from)
+        Lease::new(request, from)
             .with_token(token)
-            .with_native(Arc::new(native));
-        Attempt::Held(lease)
+            .with_native(Arc::new(native))
     }
 }
 
-/// The entry that the attempt has already, from the last questions of [`entry_txn`](EtcdBackend::entry_txn)'s other branch.
+/// What is at the key of an attempt.
+enum Own {
+    None,
+    /// The attempt's own entry: an earlier request of it was carried out.
+    Entry(Entry),
+    /// An entry that no attempt of this client has. Nobody else uses the keys of its lease, so an old copy of the store brought it back, or
+    /// somebody put it there by hand.
+    Ghost(Row),
+}
+
+/// Reads the answers about the own entry and the mark from [`entry_txn`](Store::entry_txn)'s other branch.
 fn own_entry(
     request: &Request,
     seated: &Seated,
     answer: &Answer,
     session: &Arc<Session>,
-) -> Result<Option<Entry>, Trouble> {
-    let [.., own, mark] = answer.found.as_slice() else {
-        return Ok(None);
-    };
+) -> Result<Own, Trouble> {
     if !seated.again {
-        return Ok(None);
+        return Ok(Own::None);
     }
-    if !mark.is_empty() {
+    if !answer.rows(About::Mark).is_empty() {
         return Err(abandoned());
     }
-    let Some(own) = own.first() else {
-        return Ok(None);
+    let Some(own) = answer.rows(About::Own).first() else {
+        return Ok(Own::None);
     };
-    if !queue::is_of(&own.value, request.attempt()) {
-        // Nobody else uses this client's keys, unless somebody put it there by hand.
-        return Err(Trouble::new(
-            ErrorKind::Store,
-            "the key for this attempt is there already, and is not of this client",
-        )
-        .unsent());
-    }
-    Ok(Some(Entry::new(own.key.clone(), own.created, session)))
+    Ok(if queue::is_of(&own.value, request.attempt()) {
+        Own::Entry(Entry::new(own.key.clone(), own.created, session))
+    } else {
+        Own::Ghost(own.clone())
+    })
 }
 
 pub(crate) fn busy() -> Attempt {

@@ -1,10 +1,29 @@
 //! What this client knows about its own attempts: the key of each, which may still have a request under way, and which were given up.
+//!
+//! An attempt has a seat from before its first request until nothing of it is in the store and nothing can come:
+//!
+//! ```text
+//!            seat             sending
+//!   (none) ───────► Settled ◄─────────► Asking          Asking: a request may be under way that puts the entry
+//!     ▲               │ ▲     settled      │
+//!     │ over          │ │                  │ over: the mark was committed that makes it fail, or the lease is gone
+//!     ├───────────────┤ │                  │
+//!     ├───────────────┼─┼──────────────────┘
+//!     │        delete │ │ deleted
+//!     │               ▼ │
+//!     │            Deleting                             Deleting: a delete of the key may be under way that compares nothing
+//!     │               │ over
+//!     │               ▼
+//!     └──────────  retired                              nobody gets the key as long as the lease lives
+//!       lease ended
+//! ```
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use dlock_core::{AttemptId, ErrorKind, Name, Request};
+use dlock_core::backend::{AttemptId, Request};
+use dlock_core::{ErrorKind, Name};
 
 use crate::error::Trouble;
 use crate::key::LockKeys;
@@ -12,11 +31,13 @@ use crate::slots::Slots;
 
 /// How many abandoned attempts are remembered here, and how many locks with a queue. Only this client sends requests of its attempts.
 const REMEMBERED: usize = 4096;
-/// A request that arrives later than this after its attempt was abandoned is beyond belief; its mark may go.
-const MARK_LASTS: Duration = Duration::from_secs(600);
 
-#[derive(Debug, Default)]
-pub(crate) struct Attempts(Mutex<Known>);
+#[derive(Debug)]
+pub(crate) struct Attempts {
+    known: Mutex<Known>,
+    /// A request that arrives later than this after its attempt was abandoned is beyond belief; its mark may go.
+    late_limit: Duration,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -47,15 +68,32 @@ struct Seat {
     lease: i64,
     slot: u32,
     key: Vec<u8>,
-    /// Whether a request of the attempt may still reach the store.
-    in_doubt: bool,
-    /// Whether a delete of the key may still reach the store: then nobody may have the key any more.
-    deleting: bool,
+    state: State,
+    /// Whether the next who waits for a permit has not been told yet that it is the first.
+    owes_ring: bool,
+}
+
+/// What may still be under way to the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing: every request was answered.
+    Settled,
+    /// A request that puts the entry.
+    Asking,
+    /// A delete of the key, whatever is there.
+    Deleting,
 }
 
 impl Attempts {
+    pub(crate) fn new(late_limit: Duration) -> Self {
+        Self {
+            known: Mutex::default(),
+            late_limit,
+        }
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The key for the entry of an attempt: always the same one, also when it is sent again (C15). Refuses an attempt that was given up,
@@ -72,6 +110,9 @@ impl Attempts {
             return Err(abandoned());
         }
         if let Some(seat) = known.seats.get(&attempt) {
+            if seat.state == State::Deleting {
+                return Err(abandoned());
+            }
             if seat.lease != lease {
                 // It may hang on a lease that is over for us; nobody may count on it.
                 return Err(Trouble::session_ended().in_doubt());
@@ -88,8 +129,8 @@ impl Attempts {
             lease,
             slot,
             key: key.clone(),
-            in_doubt: false,
-            deleting: false,
+            state: State::Settled,
+            owes_ring: false,
         };
         known.seats.insert(attempt, seat);
         Ok(Seated { key, again: false })
@@ -100,20 +141,23 @@ impl Attempts {
     pub(crate) fn sending(&self, attempt: AttemptId) -> bool {
         let mut known = self.known();
         let seat = known.seats.get_mut(&attempt);
-        seat.is_some_and(|seat| std::mem::replace(&mut seat.in_doubt, true))
+        seat.is_some_and(|seat| std::mem::replace(&mut seat.state, State::Asking) == State::Asking)
     }
 
     /// All requests of the attempt were answered.
     pub(crate) fn settled(&self, attempt: AttemptId) {
         if let Some(seat) = self.known().seats.get_mut(&attempt) {
-            seat.in_doubt = false;
+            seat.state = State::Settled;
         }
     }
 
     /// The lease under which a late request of this attempt would put its entry.
     pub(crate) fn doubt(&self, attempt: AttemptId) -> Option<i64> {
         let known = self.known();
-        let seat = known.seats.get(&attempt).filter(|seat| seat.in_doubt);
+        let seat = known
+            .seats
+            .get(&attempt)
+            .filter(|seat| seat.state == State::Asking);
         seat.map(|seat| seat.lease)
     }
 
@@ -121,6 +165,41 @@ impl Attempts {
     pub(crate) fn key(&self, attempt: AttemptId) -> Option<Vec<u8>> {
         let known = self.known();
         known.seats.get(&attempt).map(|seat| seat.key.clone())
+    }
+
+    /// How many entries of ours hang on a lease, or may.
+    pub(crate) fn count(&self, lease: i64) -> usize {
+        let known = self.known();
+        let seats = known.seats.values().filter(|seat| seat.lease == lease);
+        seats.count()
+    }
+
+    /// Those of these keys that no attempt of ours has.
+    pub(crate) fn unknown(&self, lease: i64, keys: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+        let known = self.known();
+        let seats = known.seats.values().filter(|seat| seat.lease == lease);
+        let ours: HashSet<&[u8]> = seats.map(|seat| seat.key.as_slice()).collect();
+        let mut keys = keys;
+        keys.retain(|key| !ours.contains(key.as_slice()));
+        keys
+    }
+
+    /// The next who waits for a permit must be told that this attempt holds.
+    pub(crate) fn owe_ring(&self, attempt: AttemptId) {
+        if let Some(seat) = self.known().seats.get_mut(&attempt) {
+            seat.owes_ring = true;
+        }
+    }
+
+    pub(crate) fn rung(&self, attempt: AttemptId) {
+        if let Some(seat) = self.known().seats.get_mut(&attempt) {
+            seat.owes_ring = false;
+        }
+    }
+
+    pub(crate) fn owes_ring(&self, attempt: AttemptId) -> bool {
+        let known = self.known();
+        known.seats.get(&attempt).is_some_and(|seat| seat.owes_ring)
     }
 
     /// Notes whether others wanted the lock too.
@@ -158,13 +237,14 @@ impl Attempts {
     pub(crate) fn delete(&self, attempt: AttemptId) -> bool {
         let mut known = self.known();
         let seat = known.seats.get_mut(&attempt);
-        seat.is_some_and(|seat| !seat.in_doubt && !std::mem::replace(&mut seat.deleting, true))
+        let seat = seat.filter(|seat| seat.state == State::Settled);
+        seat.map(|seat| seat.state = State::Deleting).is_some()
     }
 
     /// The delete was answered, and was sent once.
     pub(crate) fn deleted(&self, attempt: AttemptId) {
         if let Some(seat) = self.known().seats.get_mut(&attempt) {
-            seat.deleting = false;
+            seat.state = State::Settled;
         }
     }
 
@@ -174,8 +254,8 @@ impl Attempts {
         let Some(seat) = known.seats.remove(&attempt) else {
             return;
         };
-        if seat.deleting {
-            known.retire(seat);
+        if seat.state == State::Deleting {
+            known.retire(seat, self.late_limit);
         } else {
             known.slots.give_back(seat.lease, &seat.name, seat.slot);
         }
@@ -186,29 +266,27 @@ impl Attempts {
         self.known().marks.push_back((Instant::now(), lease, mark));
     }
 
-    /// An old mark that can go with the next trip; the lease takes the others with it.
-    pub(crate) fn old_mark(&self, current_lease: i64) -> Option<Vec<u8>> {
+    /// Old marks under this lease, `most` of them: they can go. Those of other leases went or go with them.
+    pub(crate) fn old_marks(&self, current_lease: i64, most: usize) -> Vec<Vec<u8>> {
         let mut known = self.known();
-        while let Some((since, lease, mark)) = known.marks.pop_front() {
-            if lease != current_lease {
-                continue;
-            }
-            if since.elapsed() >= MARK_LASTS {
-                return Some(mark);
-            }
-            known.marks.push_front((since, lease, mark));
-            break;
-        }
-        None
+        known.marks.retain(|(_, lease, _)| *lease == current_lease);
+        let old = known.marks.iter();
+        let old = old.take_while(|(since, ..)| since.elapsed() >= self.late_limit);
+        old.take(most).map(|(.., mark)| mark.clone()).collect()
+    }
+
+    /// These marks are gone.
+    pub(crate) fn unmarked(&self, gone: &[Vec<u8>]) {
+        self.known().marks.retain(|(.., mark)| !gone.contains(mark));
     }
 }
 
 impl Known {
     /// Of other leases than this seat's, which have most likely ended, what was retired long ago is forgotten.
-    fn retire(&mut self, seat: Seat) {
+    fn retire(&mut self, seat: Seat, late_limit: Duration) {
         let of_now = seat.lease;
         let old = |(since, seat): &mut (Instant, Seat)| {
-            seat.lease != of_now && since.elapsed() >= MARK_LASTS
+            seat.lease != of_now && since.elapsed() >= late_limit
         };
         for (_, seat) in self.retired.extract_if(.., old) {
             self.slots.give_back(seat.lease, &seat.name, seat.slot);
@@ -226,137 +304,4 @@ pub(crate) fn abandoned() -> Trouble {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use dlock_core::{Mode, SystemClock};
-
-    use super::*;
-    use crate::key::Keys;
-
-    fn request() -> Request {
-        let name = Name::new("a").expect("a name");
-        Request::new(name, Mode::Exclusive, Arc::new(SystemClock))
-    }
-
-    fn seat(attempts: &Attempts, request: &Request, lease: i64) -> Result<Vec<u8>, Trouble> {
-        let lock = Keys::new("p").lock(request.name());
-        attempts
-            .seat(request, &lock, lease)
-            .map(|seated| seated.key)
-    }
-
-    #[test]
-    fn abandoned_attempts_are_refused_and_forgotten_in_order() {
-        let attempts = Attempts::default();
-        let first = request();
-        attempts.refuse(first.attempt());
-        assert!(seat(&attempts, &first, 1).is_err());
-        for _ in 0..REMEMBERED {
-            attempts.refuse(AttemptId::new());
-        }
-        assert!(seat(&attempts, &first, 1).is_ok());
-        assert_eq!(attempts.known().refused.len(), REMEMBERED);
-    }
-
-    #[test]
-    fn locks_that_others_want_are_remembered_and_not_without_end() {
-        let attempts = Attempts::default();
-        let name = |n: usize| Name::new(n.to_string()).expect("a name");
-        attempts.wanted(&name(0), true);
-        assert!(attempts.is_wanted(&name(0)) && !attempts.is_wanted(&name(1)));
-        attempts.wanted(&name(0), false);
-        assert!(!attempts.is_wanted(&name(0)));
-        for n in 0..=REMEMBERED {
-            attempts.wanted(&name(n), true);
-        }
-        assert!(attempts.known().wanted.len() <= REMEMBERED);
-        assert!(attempts.is_wanted(&name(REMEMBERED)));
-    }
-
-    #[test]
-    fn marks_of_past_leases_are_forgotten_and_young_ones_stay() {
-        let attempts = Attempts::default();
-        attempts.marked(1, b"a".to_vec());
-        attempts.marked(2, b"b".to_vec());
-        assert_eq!(attempts.old_mark(2), None);
-        assert_eq!(attempts.known().marks.len(), 1);
-    }
-
-    #[test]
-    fn doubt_lasts_until_it_is_settled() {
-        let (attempts, request) = (Attempts::default(), request());
-        let id = request.attempt();
-        seat(&attempts, &request, 7).expect("a seat");
-        assert!(!attempts.sending(id));
-        assert!(attempts.sending(id));
-        assert_eq!(attempts.doubt(id), Some(7));
-        attempts.settled(id);
-        assert_eq!(attempts.doubt(id), None);
-    }
-
-    #[test]
-    fn a_key_is_used_again_when_its_attempt_is_over_and_not_before() {
-        let attempts = Attempts::default();
-        let (first, second, third) = (request(), request(), request());
-        let key = seat(&attempts, &first, 7).expect("a seat");
-        assert_eq!(seat(&attempts, &first, 7).expect("the same"), key);
-        let other = seat(&attempts, &second, 7).expect("a seat");
-        assert_ne!(other, key);
-        attempts.over(first.attempt());
-        assert_eq!(attempts.key(first.attempt()), None);
-        assert_eq!(seat(&attempts, &third, 7).expect("a seat"), key);
-        // A word from the past changes nothing.
-        attempts.over(first.attempt());
-        assert_eq!(attempts.key(third.attempt()), Some(key));
-        attempts.over(second.attempt());
-        attempts.over(third.attempt());
-        assert!(attempts.known().seats.is_empty() && attempts.known().slots.is_empty());
-    }
-
-    #[test]
-    fn a_key_that_a_late_delete_could_meet_is_given_to_nobody() {
-        let attempts = Attempts::default();
-        let (first, second, third) = (request(), request(), request());
-        let key = seat(&attempts, &first, 7).expect("a seat");
-        attempts.sending(first.attempt());
-        assert!(!attempts.delete(first.attempt()), "it is in doubt");
-        attempts.settled(first.attempt());
-        assert!(attempts.delete(first.attempt()));
-        assert!(!attempts.delete(first.attempt()), "one may be under way");
-        attempts.over(first.attempt());
-        assert!(!attempts.delete(first.attempt()), "it is over");
-        let other = seat(&attempts, &second, 7).expect("a seat");
-        assert_ne!(other, key);
-        // Answered, so the next one may have it.
-        assert!(attempts.delete(second.attempt()));
-        attempts.deleted(second.attempt());
-        attempts.over(second.attempt());
-        assert_eq!(seat(&attempts, &third, 7).expect("a seat"), other);
-        attempts.over(third.attempt());
-    }
-
-    #[test]
-    fn a_thread_that_comes_late_with_an_old_lease_frees_no_key_of_the_new_one() {
-        let attempts = Attempts::default();
-        let (holds, retired, stale, next) = (request(), request(), request(), request());
-        let held = seat(&attempts, &holds, 8).expect("a seat");
-        let given_up = seat(&attempts, &retired, 8).expect("a seat");
-        assert!(attempts.delete(retired.attempt()));
-        attempts.over(retired.attempt());
-        // It asked for a session before the new one was there.
-        seat(&attempts, &stale, 7).expect("a seat");
-        let next = seat(&attempts, &next, 8).expect("a seat");
-        assert!(next != held && next != given_up);
-    }
-
-    #[test]
-    fn an_attempt_never_has_entries_under_two_leases() {
-        let (attempts, request) = (Attempts::default(), request());
-        seat(&attempts, &request, 7).expect("a seat");
-        let trouble = seat(&attempts, &request, 8).expect_err("another lease");
-        assert!(trouble.sent, "the first entry may be there");
-        attempts.over(request.attempt());
-        assert!(seat(&attempts, &request, 8).is_ok());
-    }
-}
+mod tests;

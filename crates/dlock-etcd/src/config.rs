@@ -1,7 +1,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use dlock_core::{BackendUrl, Error, Host, Operation, Result};
+use dlock_core::backend::{BackendUrl, Host};
+use dlock_core::{Error, Operation, Result};
 
 use crate::EtcdBackend;
 use crate::connect::whole_seconds;
@@ -13,8 +14,10 @@ const PARAMETERS: &[&str] = &[
     "cert",
     "connect_timeout",
     "key",
+    "late_limit",
     "prefix",
     "session",
+    "lease",
 ];
 /// The server's own limit.
 const LONGEST_SESSION: Duration = Duration::from_secs(9_000_000_000);
@@ -42,6 +45,7 @@ pub struct Config {
     pub(crate) session: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) answer_timeout: Duration,
+    pub(crate) late_limit: Duration,
 }
 
 impl Config {
@@ -65,13 +69,14 @@ impl Config {
             session: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
             answer_timeout: Duration::from_secs(2),
+            late_limit: Duration::from_secs(600),
         }
     }
 
     /// Reads `etcd://user:password@host1:2379,host2:2379?parameter=value`; `etcds://` uses TLS (feature `tls`).
     ///
-    /// Parameters: `prefix`, `session`, `connect_timeout`, `answer_timeout`: each as the setting of that name; `ca`, `cert` and
-    /// `key`: files in PEM form.
+    /// Parameters: `prefix`, `session`, `connect_timeout`, `answer_timeout`, `late_limit`: each as the setting of that name; `ca`, `cert` and
+    /// `key`: files in PEM form. `lease` is another word for `session`, which every store knows.
     ///
     /// # Errors
     ///
@@ -115,10 +120,13 @@ impl Config {
         if let Some(prefix) = url.take("prefix")? {
             config.prefix = prefix;
         }
+        if let Some(session) = url.take_session("session")? {
+            config.session = session;
+        }
         for (key, setting) in [
-            ("session", &mut config.session),
             ("connect_timeout", &mut config.connect_timeout),
             ("answer_timeout", &mut config.answer_timeout),
+            ("late_limit", &mut config.late_limit),
         ] {
             if let Some(value) = url.take_duration(key)? {
                 *setting = value;
@@ -194,9 +202,21 @@ impl Config {
 
     /// How long one server may take to answer before the next is asked. Default: 2 s. At least 1 ms.
     ///
-    /// Shorter finds a hanging server sooner; too short mistakes a busy one for it.
+    /// Shorter finds a hanging server sooner; too short mistakes a busy one for it. What keeps the session alive never waits longer than
+    /// about a seventh of the session, so that a second member can be asked in time, and with several members other
+    /// requests wait no longer than a third of it, whatever is set here.
     pub fn answer_timeout(mut self, limit: Duration) -> Self {
         self.answer_timeout = limit;
+        self
+    }
+
+    /// How long a request that was given up may still be under way to the store, in buffers of the network or of a proxy. Default: 10
+    /// minutes. At least 1 s.
+    ///
+    /// So long a mark in the store makes such a request fail. Too short, and one that comes later puts an entry that nobody holds, and
+    /// that stands in others' way until this client has noticed or its session has ended.
+    pub fn late_limit(mut self, limit: Duration) -> Self {
+        self.late_limit = limit;
         self
     }
 
@@ -232,6 +252,12 @@ impl Config {
                 )));
             }
         }
+        if self.late_limit < Duration::from_secs(1) {
+            return Err(Error::invalid(format!(
+                "late_limit is {:?}: give 1s or more",
+                self.late_limit
+            )));
+        }
         if self.session < Duration::from_secs(1) || self.session > LONGEST_SESSION {
             return Err(Error::invalid(format!(
                 "session is {:?}: it must be from 1s to 9000000000s",
@@ -250,6 +276,16 @@ impl Config {
             ));
         }
         Ok(())
+    }
+
+    /// How long one member may take to answer before the next is asked. With several, a silent one must not cost more than a third of the
+    /// session, or what was proven before the request has lapsed when the next one answers (docs/timeouts.md).
+    pub(crate) fn member_timeout(&self) -> Duration {
+        if self.hosts.len() > 1 {
+            self.answer_timeout.min(self.session / 3)
+        } else {
+            self.answer_timeout
+        }
     }
 
     pub(crate) fn addresses(&self) -> Vec<String> {
@@ -285,6 +321,7 @@ impl fmt::Debug for Config {
             .field("session_seconds", &whole_seconds(self.session))
             .field("connect_timeout", &self.connect_timeout)
             .field("answer_timeout", &self.answer_timeout)
+            .field("late_limit", &self.late_limit)
             .finish_non_exhaustive()
     }
 }
@@ -303,10 +340,11 @@ mod tests {
             ("etcd://a?session=0s", "session is 0ns"),
             ("etcd://a?session=999ms", "session is"),
             ("etcd://a?answer_timeout=0s", "answer_timeout is"),
+            ("etcd://a?late_limit=10ms", "late_limit is 10ms"),
             ("etcd://a?prefix=", "prefix must have"),
             ("etcd://a?cert=x", "belong together"),
             ("etcds://a?ca=/does/not/exist", "cannot be read"),
-            ("etcd://a?lease=5s", "it takes answer_timeout, ca"),
+            ("etcd://a?lifetime=5s", "it takes answer_timeout, ca"),
         ] {
             let error = Config::from_url(url).expect_err(url);
             assert!(error.to_string().contains(expected), "{url}: {error}");
@@ -330,5 +368,9 @@ mod tests {
         assert_eq!(config.identity(), "etcd://[::1]:9,a:2379/shop");
         let shown = format!("{config:?}");
         assert!(shown.contains("me") && !shown.contains("p@ss"), "{shown}");
+        let config = Config::from_url("etcd://a?lease=7s").expect("the portable word");
+        assert_eq!(whole_seconds(config.session), 7);
+        let error = Config::from_url("etcd://a?lease=7s&session=7s").expect_err("both");
+        assert!(error.to_string().contains("give one of them"), "{error}");
     }
 }

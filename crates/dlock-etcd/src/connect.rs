@@ -10,21 +10,21 @@ mod words;
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dlock_core::ErrorKind;
-use etcd_client::{Client, ConnectOptions, Error as EtcdError};
+use etcd_client::{Client, ConnectOptions, Error as EtcdError, GetOptions, ResponseHeader};
 
 use self::node::Node;
 use self::words::{answer, to_client};
 use crate::config::Config;
-use crate::error::Trouble;
-use crate::txn::{Answer, Query, Step, Txn};
+use crate::error::{Cause, Trouble};
+use crate::txn::{Answer, Range, Row, Txn};
 
 pub(crate) use self::lease::whole_seconds;
 pub(crate) use self::node::{endpoints, options};
-pub(crate) use self::watch::{Seen, Watching};
+pub(crate) use self::watch::{Seen, Watch, Watching};
 
 pub(crate) struct Link {
     nodes: Vec<Node>,
@@ -32,7 +32,14 @@ pub(crate) struct Link {
     current: AtomicUsize,
     options: ConnectOptions,
     answer_timeout: Duration,
+    /// The highest revision that an answer of the cluster told.
+    newest: AtomicI64,
+    /// How often something happened after which the store may be another one.
+    suspicions: AtomicU64,
 }
+
+/// How many entries are read at once. With the longest names and labels they are well below what a client takes (4 MiB).
+const PAGE: i64 = 1000;
 
 /// An answer, and how it came about.
 #[derive(Debug)]
@@ -41,6 +48,16 @@ pub(crate) struct Told<T> {
     pub(crate) node: usize,
     /// Whether an earlier try of the same call may have been carried out too, or still may be.
     pub(crate) doubt: bool,
+}
+
+impl<T> Told<T> {
+    fn map<U>(self, read: impl FnOnce(T) -> U) -> Told<U> {
+        Told {
+            value: read(self.value),
+            node: self.node,
+            doubt: self.doubt,
+        }
+    }
 }
 
 impl Link {
@@ -52,7 +69,9 @@ impl Link {
             current: AtomicUsize::new(usize::try_from(start).unwrap_or_default()),
             nodes,
             options: options(config)?,
-            answer_timeout: config.answer_timeout,
+            answer_timeout: config.member_timeout(),
+            newest: AtomicI64::new(0),
+            suspicions: AtomicU64::new(0),
         })
     }
 
@@ -72,7 +91,7 @@ impl Link {
         let mut said: Vec<String> = Vec::new();
         let mut tries = 0;
         loop {
-            let index = self.current.load(Ordering::Relaxed) % count.max(1);
+            let index = self.current();
             tries += 1;
             let trouble = match self.ask(index, limit, pick, &work).await {
                 Ok(value) => {
@@ -85,17 +104,18 @@ impl Link {
                 Err(trouble) => trouble,
             };
             doubt |= trouble.sent;
-            if trouble.elsewhere {
+            if trouble.cause.is_worth_another() {
                 self.move_on(index);
+                self.suspect();
             }
             // One server: a broken connection or an expired log-in is worth a new one, silence or a refusal is not.
             let worth = if count > 1 {
                 tries < count + 1
             } else {
-                tries < 2 && !trouble.refused && trouble.kind != ErrorKind::TimedOut
+                tries < 2 && !matches!(trouble.cause, Cause::NoConnection | Cause::Silent)
             };
             said.push(format!("{}: {}", self.place(index), trouble.message()));
-            if trouble.elsewhere && worth {
+            if trouble.cause.is_worth_another() && worth {
                 continue;
             }
             return Err(self.summary(trouble, &said, doubt));
@@ -153,7 +173,7 @@ impl Link {
             |told| told.map_err(Trouble::from),
         );
         if let Err(trouble) = &outcome
-            && trouble.broken
+            && trouble.cause.ends_connection()
         {
             node.replace(generation);
         }
@@ -172,16 +192,66 @@ impl Link {
         self.nodes.get(index).map_or("", Node::place)
     }
 
+    /// The node that is asked first now.
+    pub(crate) fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed) % self.nodes.len().max(1)
+    }
+
     pub(crate) fn servers(&self) -> usize {
         self.nodes.len()
     }
 
     pub(crate) async fn txn(&self, txn: &Txn) -> Result<Told<Answer>, Trouble> {
-        self.call(None, Client::kv_client, |mut keys| {
-            let txn = to_client(txn);
-            async move { keys.txn(txn).await.map(answer) }
-        })
-        .await
+        self.txn_within(self.answer_timeout, txn).await
+    }
+
+    /// The same, each member getting at most `limit` to answer.
+    pub(crate) async fn txn_within(
+        &self,
+        limit: Duration,
+        txn: &Txn,
+    ) -> Result<Told<Answer>, Trouble> {
+        let known = self.newest_revision();
+        let limit = limit.min(self.answer_timeout);
+        let told = self
+            .call(Some(limit), Client::kv_client, |mut keys| {
+                let words = to_client(txn);
+                async move { keys.txn(words).await }
+            })
+            .await?;
+        let told = told.map(|response| answer(txn, response));
+        self.note_revision(known, told.value.revision);
+        Ok(told)
+    }
+
+    /// A store counts its revision up, and a request is answered by what is known to a majority: so an answer to what was sent after
+    /// revision `known` had been told is as new. If it is older, somebody has restored an old copy of the store.
+    fn note_revision(&self, known: i64, told: i64) {
+        if told >= known {
+            self.newest.fetch_max(told, Ordering::AcqRel);
+            return;
+        }
+        tracing::warn!(
+            known,
+            told,
+            "the store went back to an older revision: was a snapshot restored? tokens are lower than before"
+        );
+        self.newest.store(told, Ordering::Release);
+        self.suspect();
+    }
+
+    fn newest_revision(&self) -> i64 {
+        self.newest.load(Ordering::Acquire)
+    }
+
+    /// Something happened after which the store may be another: what hangs on our lease must be looked at.
+    pub(crate) fn suspect(&self) {
+        self.suspicions.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How often something happened.
+    pub(crate) fn suspicions(&self) -> u64 {
+        self.suspicions.load(Ordering::Acquire)
     }
 
     /// Removes a key; `false` when it was not there.
@@ -196,14 +266,39 @@ impl Link {
     /// Asks one node alone, the one that knows about an event already.
     pub(crate) async fn txn_at(&self, node: usize, txn: &Txn) -> Result<Answer, Trouble> {
         self.ask(node, self.answer_timeout, Client::kv_client, &|mut keys| {
-            let txn = to_client(txn);
-            async move { keys.txn(txn).await.map(answer) }
+            let words = to_client(txn);
+            async move { keys.txn(words).await }
         })
         .await
+        .map(|response| answer(txn, response))
     }
 
-    pub(crate) async fn rows(&self, query: &Query) -> Result<Told<Answer>, Trouble> {
-        self.txn(&Txn::of(vec![Step::Get(query.clone())])).await
+    /// Everything in a range as it is at one moment, a page at a time: a server's answer has a longest size.
+    pub(crate) async fn everything_in(&self, range: &Range) -> Result<Vec<Row>, Trouble> {
+        let mut rows: Vec<Row> = Vec::new();
+        let (mut start, mut revision) = (range.start.clone(), 0);
+        loop {
+            let told = self.call(None, Client::kv_client, |mut keys| {
+                let options = GetOptions::new()
+                    .with_range(range.end.clone())
+                    .with_limit(PAGE)
+                    .with_revision(revision);
+                let start = start.clone();
+                async move { keys.get(start, Some(options)).await }
+            });
+            let mut page = told.await?.value;
+            if revision == 0 {
+                revision = page.header().map_or(0, ResponseHeader::revision);
+            }
+            rows.extend(page.take_kvs().into_iter().map(words::row));
+            match rows.last() {
+                Some(last) if page.more() => {
+                    start.clone_from(&last.key);
+                    start.push(0);
+                }
+                _ => return Ok(rows),
+            }
+        }
     }
 }
 

@@ -2,68 +2,92 @@
 
 use std::error::Error as StdError;
 
-use dlock_core::{Error, ErrorKind, HeldNow};
+use dlock_core::{Error, ErrorKind};
 use etcd_client::Error as EtcdError;
 
-/// What befell one trip, with what the next step depends on.
+/// What befell one trip.
 #[derive(Debug)]
 pub(crate) struct Trouble {
     pub(crate) kind: ErrorKind,
+    pub(crate) cause: Cause,
     message: String,
-    pub(crate) retryable: bool,
     /// Whether a request may have reached the store.
     pub(crate) sent: bool,
-    /// Whether another server, or the same over a new connection, may do better.
-    pub(crate) elsewhere: bool,
-    /// Whether the connection can no longer be used.
-    pub(crate) broken: bool,
-    /// Whether no connection could be made: to ask the same server again at once is in vain.
-    pub(crate) refused: bool,
-    /// Whether the store says that the lease has ended.
-    pub(crate) lease_gone: bool,
-    /// Whether the store says that the lease was granted before.
-    pub(crate) lease_exists: bool,
     source: Option<EtcdError>,
+}
+
+/// What the next step depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// No connection could be made. Another server may be there; to ask the same one again at once is in vain.
+    NoConnection,
+    /// The connection broke, or its log-in has expired. The same server may do better over a new one.
+    Broken,
+    /// The server was silent for too long. Another may answer; the same one gets a new connection the next time.
+    Silent,
+    /// The server is there, and cannot do it now: its cluster has no leader. Another may.
+    NotNow,
+    /// The two sides do not accept each other. No other server would, but a later connection may.
+    NotTrusted,
+    /// The store says that the lease has ended.
+    LeaseGone,
+    /// The store says that the lease was granted before.
+    LeaseExists,
+    /// A refusal, or a mistake of ours: every server would say the same.
+    Refused,
+}
+
+impl Cause {
+    /// Whether another server, or the same over a new connection, may do better.
+    pub(crate) fn is_worth_another(self) -> bool {
+        matches!(
+            self,
+            Self::NoConnection | Self::Broken | Self::Silent | Self::NotNow
+        )
+    }
+
+    /// Whether the connection can no longer be used.
+    pub(crate) fn ends_connection(self) -> bool {
+        matches!(
+            self,
+            Self::NoConnection | Self::Broken | Self::Silent | Self::NotTrusted
+        )
+    }
 }
 
 impl Trouble {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
+            cause: Cause::Refused,
             message: message.into(),
-            retryable: kind.is_retryable(),
             sent: true,
-            elsewhere: false,
-            broken: false,
-            refused: false,
-            lease_gone: false,
-            lease_exists: false,
             source: None,
         }
     }
 
+    fn because(mut self, cause: Cause) -> Self {
+        self.cause = cause;
+        self
+    }
+
     /// The server did not answer within our own limit.
     pub(crate) fn silence(limit: std::time::Duration) -> Self {
-        Self {
-            elsewhere: true,
-            broken: true,
-            ..Self::new(
-                ErrorKind::TimedOut,
-                format!("no answer within {limit:?}: is the server alive and reachable?"),
-            )
-        }
+        Self::new(
+            ErrorKind::TimedOut,
+            format!("no answer within {limit:?}: is the server alive and reachable?"),
+        )
+        .because(Cause::Silent)
     }
 
     /// The lease that carries holds and places in queues is over. Nothing of the attempt is left.
     pub(crate) fn session_ended() -> Self {
-        Self {
-            sent: false,
-            lease_gone: true,
-            ..Self::new(
-                ErrorKind::Store,
-                "the client's lease ended, and its entries with it: was it revoked, or the store out of reach for too long?",
-            )
-        }
+        Self::new(
+            ErrorKind::Store,
+            "the client's lease ended, and its entries with it: was it revoked, or the store out of reach for too long?",
+        )
+        .because(Cause::LeaseGone)
+        .unsent()
     }
 
     /// The lease must have ended by the clock: the store could not be asked for too long.
@@ -72,6 +96,11 @@ impl Trouble {
             ErrorKind::Unreachable,
             "the store was out of reach for longer than the client's lease lasts",
         )
+    }
+
+    /// Whether the store says that the lease has ended.
+    pub(crate) fn is_lease_gone(&self) -> bool {
+        self.cause == Cause::LeaseGone
     }
 
     /// It is certain that nothing is left in the store.
@@ -108,14 +137,7 @@ impl Trouble {
 
     /// The same for one more who waits for it.
     pub(crate) fn tell(&self) -> Error {
-        let held = if self.sent {
-            HeldNow::Unknown
-        } else {
-            HeldNow::No
-        };
-        Error::new(self.kind, self.message.clone())
-            .with_retryable(self.retryable)
-            .with_held(held)
+        Error::new(self.kind, self.message.clone()).after_sending(self.sent)
     }
 }
 
@@ -187,14 +209,12 @@ fn classify(code: i32, message: &str, causes: &str) -> Trouble {
     let says = |part: &str| causes.contains(part) || message.contains(part);
     let told = |kind, advice: &str| Trouble::new(kind, format!("{advice} ({causes})"));
     if says("certificate") || says("Certificate") || says("UnknownCA") {
-        return Trouble {
-            broken: true,
-            ..told(
-                ErrorKind::Denied,
-                "the certificate of one side was not accepted: check the CA and the client certificate",
-            )
-            .unsent()
-        };
+        return told(
+            ErrorKind::Denied,
+            "the certificate of one side was not accepted: check the CA and the client certificate",
+        )
+        .because(Cause::NotTrusted)
+        .unsent();
     }
     if says("InvalidContentType") {
         return told(
@@ -204,26 +224,19 @@ fn classify(code: i32, message: &str, causes: &str) -> Trouble {
         .unsent();
     }
     if says("tcp connect error") || says("Connection refused") || says("dns error") {
-        return Trouble {
-            elsewhere: true,
-            broken: true,
-            refused: true,
-            ..told(
-                ErrorKind::Unreachable,
-                "no connection: is the server running?",
-            )
-            .unsent()
-        };
+        return told(
+            ErrorKind::Unreachable,
+            "no connection: is the server running?",
+        )
+        .because(Cause::NoConnection)
+        .unsent();
     }
     // The server's own words: "mvcc: ..." and others that do not start with its name.
     match code {
         5 | 12 => return told(ErrorKind::Invalid, NOT_ETCD).unsent(),
         4 => {
-            return Trouble {
-                elsewhere: true,
-                broken: true,
-                ..told(ErrorKind::TimedOut, "the server did not answer in time")
-            };
+            return told(ErrorKind::TimedOut, "the server did not answer in time")
+                .because(Cause::Silent);
         }
         7 | 16 => return told(ErrorKind::Denied, WRONG_LOGIN).unsent(),
         _ => {}
@@ -238,14 +251,11 @@ fn classify(code: i32, message: &str, causes: &str) -> Trouble {
     if foreign.iter().any(|sign| says(sign)) {
         return told(ErrorKind::Invalid, NOT_ETCD).unsent();
     }
-    Trouble {
-        elsewhere: true,
-        broken: true,
-        ..Trouble::new(
-            ErrorKind::Unreachable,
-            format!("the connection broke ({causes})"),
-        )
-    }
+    Trouble::new(
+        ErrorKind::Unreachable,
+        format!("the connection broke ({causes})"),
+    )
+    .because(Cause::Broken)
 }
 
 /// What the server itself says, after `etcdserver: `.
@@ -256,18 +266,13 @@ fn by_server(code: i32, said: &str) -> Trouble {
         return Trouble::session_ended();
     }
     if says("lease already exists") {
-        return Trouble {
-            lease_exists: true,
-            ..plain(ErrorKind::Store, "the lease was granted before")
-        };
+        return plain(ErrorKind::Store, "the lease was granted before").because(Cause::LeaseExists);
     }
     if says("revision of auth store is old") || code == 16 {
         // A new log-in helps.
-        return Trouble {
-            elsewhere: true,
-            broken: true,
-            ..plain(ErrorKind::Unreachable, "the log-in has expired").unsent()
-        };
+        return plain(ErrorKind::Unreachable, "the log-in has expired")
+            .because(Cause::Broken)
+            .unsent();
     }
     if says("authentication failed") || says("user name is empty") || says("user name not found") {
         return plain(ErrorKind::Denied, WRONG_LOGIN).unsent();
@@ -288,10 +293,7 @@ fn by_server(code: i32, said: &str) -> Trouble {
     }
     if code == 14 {
         // No leader, leader changed, request timed out: it may have been done.
-        return Trouble {
-            elsewhere: true,
-            ..plain(ErrorKind::Unreachable, "the cluster is not ready")
-        };
+        return plain(ErrorKind::Unreachable, "the cluster is not ready").because(Cause::NotNow);
     }
     if says("database space exceeded") {
         return plain(
@@ -308,58 +310,66 @@ fn by_server(code: i32, said: &str) -> Trouble {
 
 #[cfg(test)]
 mod tests {
+    use dlock_core::HeldNow;
+
     use super::*;
+    use Cause::{
+        Broken, LeaseExists, LeaseGone, NoConnection, NotNow, NotTrusted, Refused, Silent,
+    };
     use ErrorKind::{Denied, Invalid, Store, TimedOut, Unreachable};
 
-    /// Code, the server's message, the causes; then kind, retryable, sent, elsewhere.
-    type Line = (i32, &'static str, &'static str, ErrorKind, bool, bool, bool);
+    /// Code, the server's message, the causes; then kind, whether it may have been carried out, and what the next step depends on.
+    type Line = (i32, &'static str, &'static str, ErrorKind, bool, Cause);
 
     #[rustfmt::skip]
     const TABLE: &[Line] = &[
-        (14, "", "transport error: tcp connect error: Connection refused (os error 111)", Unreachable, true, false, true),
-        (14, "", "dns error: failed to lookup address information", Unreachable, true, false, true),
-        (13, "", "h2 protocol error: error reading a body from connection: Connection reset by peer", Unreachable, true, true, true),
-        (2, "", "Service was not ready: buffered service failed", Unreachable, true, true, true),
-        (4, "", "Timeout expired", TimedOut, true, true, true),
-        (14, "", "invalid peer certificate: UnknownIssuer", Denied, false, false, false),
-        (2, "transport error", "connection error: received fatal alert: BadCertificate", Denied, false, false, false),
-        (14, "", "received corrupt message of type InvalidContentType", Invalid, false, false, false),
-        (14, "", "http2 error: connection error detected: frame with invalid size", Invalid, false, false, false),
-        (12, "", "grpc-status header missing, mapped from HTTP status code 404", Invalid, false, false, false),
-        (14, "etcdserver: leader changed", "", Unreachable, true, true, true),
-        (14, "etcdserver: no leader", "", Unreachable, true, true, true),
-        (14, "etcdserver: request timed out", "", Unreachable, true, true, true),
-        (5, "etcdserver: requested lease not found", "", Store, true, false, false),
-        (9, "etcdserver: lease already exists", "", Store, true, true, false),
-        (3, "etcdserver: authentication failed, invalid user ID or password", "", Denied, false, false, false),
-        (3, "etcdserver: user name is empty", "", Denied, false, false, false),
-        (7, "etcdserver: permission denied", "", Denied, false, false, false),
-        (9, "etcdserver: authentication is not enabled", "", Denied, false, false, false),
-        (16, "etcdserver: invalid auth token", "", Unreachable, true, false, true),
-        (3, "etcdserver: revision of auth store is old", "", Unreachable, true, false, true),
-        (8, "etcdserver: mvcc: database space exceeded", "", Store, true, false, false),
-        (8, "etcdserver: too many requests", "", Store, true, true, false),
+        (14, "", "transport error: tcp connect error: Connection refused (os error 111)", Unreachable, false, NoConnection),
+        (14, "", "dns error: failed to lookup address information", Unreachable, false, NoConnection),
+        (13, "", "h2 protocol error: error reading a body from connection: Connection reset by peer", Unreachable, true, Broken),
+        (2, "", "Service was not ready: buffered service failed", Unreachable, true, Broken),
+        (4, "", "Timeout expired", TimedOut, true, Silent),
+        (14, "", "invalid peer certificate: UnknownIssuer", Denied, false, NotTrusted),
+        (2, "transport error", "connection error: received fatal alert: BadCertificate", Denied, false, NotTrusted),
+        (14, "", "received corrupt message of type InvalidContentType", Invalid, false, Refused),
+        (14, "", "http2 error: connection error detected: frame with invalid size", Invalid, false, Refused),
+        (12, "", "grpc-status header missing, mapped from HTTP status code 404", Invalid, false, Refused),
+        (14, "etcdserver: leader changed", "", Unreachable, true, NotNow),
+        (14, "etcdserver: no leader", "", Unreachable, true, NotNow),
+        (14, "etcdserver: request timed out", "", Unreachable, true, NotNow),
+        (5, "etcdserver: requested lease not found", "", Store, false, LeaseGone),
+        (9, "etcdserver: lease already exists", "", Store, true, LeaseExists),
+        (3, "etcdserver: authentication failed, invalid user ID or password", "", Denied, false, Refused),
+        (3, "etcdserver: user name is empty", "", Denied, false, Refused),
+        (7, "etcdserver: permission denied", "", Denied, false, Refused),
+        (9, "etcdserver: authentication is not enabled", "", Denied, false, Refused),
+        (16, "etcdserver: invalid auth token", "", Unreachable, false, Broken),
+        (3, "etcdserver: revision of auth store is old", "", Unreachable, false, Broken),
+        (8, "etcdserver: mvcc: database space exceeded", "", Store, false, Refused),
+        (8, "etcdserver: too many requests", "", Store, true, Refused),
     ];
 
     #[test]
     fn every_error_has_its_kind() {
-        for (code, message, causes, kind, retryable, sent, elsewhere) in TABLE.iter().copied() {
+        for (code, message, causes, kind, sent, cause) in TABLE.iter().copied() {
             let trouble = classify(code, message, causes);
             let what = format!("{message}{causes}");
             assert_eq!(trouble.kind, kind, "{what}");
-            assert_eq!(trouble.retryable, retryable, "{what}");
-            assert_eq!(trouble.sent, sent, "{what}");
-            assert_eq!(trouble.elsewhere, elsewhere, "{what}");
+            assert_eq!(trouble.cause, cause, "{what}");
             let held = if sent { HeldNow::Unknown } else { HeldNow::No };
-            assert_eq!(Error::from(trouble).held_now(), held, "{what}");
+            assert_eq!(trouble.tell().held_now(), held, "{what}");
+            // A refusal that comes with a second try says nothing about the first.
+            let again = Error::from(trouble.in_doubt());
+            assert_eq!(again.held_now(), HeldNow::Unknown, "{what}");
+            assert_eq!(again.is_retryable(), kind.is_retryable(), "{what}");
         }
     }
 
     #[test]
     fn a_lease_that_ended_is_recognised() {
-        assert!(classify(5, "etcdserver: requested lease not found", "").lease_gone);
+        assert!(classify(5, "etcdserver: requested lease not found", "").is_lease_gone());
         let ended = EtcdError::LeaseKeepAliveError("lease not found".to_owned());
-        assert!(Trouble::from(ended).lease_gone);
-        assert!(classify(9, "etcdserver: lease already exists", "").lease_exists);
+        assert!(Trouble::from(ended).is_lease_gone());
+        let exists = classify(9, "etcdserver: lease already exists", "");
+        assert_eq!(exists.cause, LeaseExists);
     }
 }

@@ -1,6 +1,7 @@
 //! The token is the create revision of the hold's own key: etcd counts one revision for all keys, so it increases strictly (C11).
 
-use dlock_core::{AttemptId, Guard};
+use dlock_core::Guard;
+use dlock_core::backend::AttemptId;
 use uuid::Uuid;
 
 use crate::EtcdBackend;
@@ -42,10 +43,10 @@ impl EtcdBackend {
     pub fn fence(&self, guard: &Guard) -> Option<Fence> {
         let create_revision = i64::try_from(guard.token()?.get()).ok()?;
         let attempt = AttemptId::from(Uuid::parse_str(&guard.owner_id()).ok()?);
-        let key = self.attempts.key(attempt);
+        let key = self.store.attempts.key(attempt);
         Some(Fence {
             // Of a hold that is over, the comparison must fail for ever.
-            key: key.unwrap_or_else(|| self.keys.lock(&guard.name()).nobody()),
+            key: key.unwrap_or_else(|| self.store.keys.lock(&guard.name()).nobody()),
             create_revision,
         })
     }

@@ -3,22 +3,23 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use dlock_core::{FencingToken, HolderInfo, LockInfo, Name, WaiterInfo};
+use dlock_core::{FencingToken, HolderInfo, LockInfo, Mode, Name, WaiterInfo};
 use futures::future::join_all;
 
-use crate::EtcdBackend;
+use crate::connect::Watching;
 use crate::error::Trouble;
 use crate::queue::{self, Ticket};
-use crate::txn::{Query, Step, Txn, When};
+use crate::store::Store;
+use crate::txn::{Step, Txn, When};
 
-impl EtcdBackend {
+impl Store {
     async fn queue_of(&self, name: &Name) -> Result<Vec<Ticket>, Trouble> {
-        let query = Query::queue(self.keys.lock(name).all());
-        let answer = self.link.rows(&query).await?.value;
-        Ok(queue::read_all(&self.keys, answer.rows(0)))
+        let range = self.keys.lock(name).all();
+        let rows = self.link.everything_in(&range).await?;
+        Ok(queue::read_all(&self.keys, &rows))
     }
 
-    pub(crate) async fn look(&self, name: &Name) -> Result<LockInfo, Trouble> {
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<LockInfo, Trouble> {
         let queue = self.queue_of(name).await?;
         let mut info = describe(name, &queue);
         // How long each holder's lease would last: one more trip, for people only.
@@ -35,11 +36,32 @@ impl EtcdBackend {
         Ok(info)
     }
 
-    pub(crate) async fn look_at_all(&self, prefix: &str) -> Result<Vec<LockInfo>, Trouble> {
-        let query = Query::queue(self.keys.starting_with(prefix));
-        let answer = self.link.rows(&query).await?.value;
+    /// Resolves when the exclusive holder is another than `seen`, or may be.
+    pub(crate) async fn changed(&self, name: &Name, seen: Option<&str>) -> Result<(), Trouble> {
+        let range = self.keys.lock(name).all();
+        // Who comes behind a holder changes nothing: then only ends count.
+        let watching = Watching {
+            range: &range,
+            puts: seen.is_none(),
+            own: None,
+            seen: 0,
+        };
+        let mut watch = self.link.watch(watching).await?;
+        watch.knows(watch.since);
+        // After the watch, so that no change falls between the two.
+        let queue = self.queue_of(name).await?;
+        let holder = queue.first().filter(|first| first.mode == Mode::Exclusive);
+        if holder.map(|holder| holder.attempt.as_str()) == seen {
+            watch.event().await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>, Trouble> {
+        let range = self.keys.starting_with(prefix);
+        let rows = self.link.everything_in(&range).await?;
         let mut locks: BTreeMap<Name, Vec<Ticket>> = BTreeMap::new();
-        for ticket in queue::read_all(&self.keys, answer.rows(0)) {
+        for ticket in queue::read_all(&self.keys, &rows) {
             locks.entry(ticket.name.clone()).or_default().push(ticket);
         }
         let infos = locks.iter().map(|(name, queue)| describe(name, queue));
@@ -47,7 +69,7 @@ impl EtcdBackend {
     }
 
     /// Removes the holders. A holder that leaves meanwhile makes room for others, who are then the holders.
-    pub(crate) async fn break_open(&self, name: &Name) -> Result<bool, Trouble> {
+    pub(crate) async fn break_lock(&self, name: &Name) -> Result<bool, Trouble> {
         loop {
             let queue = self.queue_of(name).await?;
             let (holders, _) = queue::split(&queue);

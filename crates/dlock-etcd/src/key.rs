@@ -83,6 +83,8 @@ impl LockKeys {
             Mode::Shared => [root, "r/", &place].concat(),
             Mode::Exclusive => [root, "w/", &place].concat(),
             Mode::Permit { limit } => format!("{root}x/{limit}/{place}"),
+            // A mode of a later core, which asks only for those that the capabilities name: alone is always safe.
+            _ => [root, "w/", &place].concat(),
         }
         .into_bytes()
     }
@@ -100,6 +102,11 @@ impl LockKeys {
     /// Writers and permits: those a reader waits for.
     pub(crate) fn writers_and_permits(&self) -> Range {
         Range::new(format!("{}w/", self.root), format!("{}y", self.root))
+    }
+
+    /// Readers and writers: those a permit waits for.
+    pub(crate) fn readers_and_writers(&self) -> Range {
+        Range::new(format!("{}r/", self.root), format!("{}x/", self.root))
     }
 
     /// All permits.

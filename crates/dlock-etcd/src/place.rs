@@ -1,14 +1,15 @@
 //! Where an entry stands in its queue, and what it must wait for.
 
-use dlock_core::{Mode, Request};
+use dlock_core::Mode;
+use dlock_core::backend::Request;
 
-use crate::EtcdBackend;
 use crate::acquire::Entry;
 use crate::error::Trouble;
 use crate::key::LockKeys;
 use crate::queue;
-use crate::txn::{Query, Row, Step, Txn, When};
-use crate::wait::Watched;
+use crate::store::Store;
+use crate::txn::{About, Answer, Query, Row, Step, Txn, When};
+use crate::watched::Watched;
 
 /// Where an entry stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,100 +29,162 @@ pub(crate) struct Near {
     pub(crate) revision: i64,
 }
 
-impl EtcdBackend {
-    /// Looks where an entry stands: at one server, which has told of a revision, or at the whole cluster.
+impl Near {
+    /// A server sends an event a moment before it shows its effect to readers, so an answer may be older than the event, and tells
+    /// nothing then.
+    pub(crate) fn is_known_to(self, answer: &Answer) -> bool {
+        answer.revision >= self.revision
+    }
+}
+
+impl Store {
+    /// Asks one server, if it knows what it has told of already, or else the whole cluster.
+    pub(crate) async fn ask_near(
+        &self,
+        mut txn: Txn,
+        near: Option<Near>,
+    ) -> Result<Answer, Trouble> {
+        if let Some(near) = near {
+            txn.local = true;
+            let answer = self.link.txn_at(near.node, &txn).await?;
+            if near.is_known_to(&answer) {
+                return Ok(answer);
+            }
+        }
+        txn.local = false;
+        Ok(self.link.txn(&txn).await?.value)
+    }
+
+    /// Looks where an entry stands: at one server, which has told of a revision, or at the whole cluster. The server goes through the
+    /// whole queue for it, so this is for when something has changed.
     pub(crate) async fn place(
         &self,
         request: &Request,
         entry: &Entry,
-        at: Option<Near>,
+        near: Option<Near>,
     ) -> Result<(Place, i64), Trouble> {
         let lock = self.keys.lock(request.name());
         let mode = request.mode();
-        let mut txn = Txn {
+        let txn = Txn {
             when: vec![When::CreatedAt(entry.key.clone(), entry.created)],
-            then: vec![Step::Get(question(mode, &lock, Some(entry.created)))],
-            or_else: Vec::new(),
-            local: at.is_some(),
+            then: questions(mode, &lock, Some(entry.created)),
+            ..Txn::default()
         };
-        let mut near = None;
-        if let Some(at) = at {
-            // A server sends an event a moment before it shows its effect to readers, so the answer may be older than the event.
-            let answer = self.link.txn_at(at.node, &txn).await?;
-            near = Some(answer).filter(|answer| answer.revision >= at.revision);
-        }
-        let answer = match near {
-            Some(answer) => answer,
-            None => {
-                txn.local = false;
-                self.link.txn(&txn).await?.value
-            }
-        };
+        let answer = self.ask_near(txn, near).await?;
         let place = if answer.succeeded {
-            self.judge(mode, &lock, entry, answer.rows(0))
+            judge(mode, &lock, entry, &answer)
         } else {
             Place::Gone
         };
         Ok((place, answer.revision))
     }
+}
 
-    /// Reads the answer to [`question`].
-    pub(crate) fn judge(&self, mode: Mode, lock: &LockKeys, entry: &Entry, rows: &[Row]) -> Place {
-        let mut others = rows.iter().filter(|row| row.key != entry.key);
-        let before = others.next();
-        match mode {
-            Mode::Exclusive => match (before, others.next()) {
-                // Keys that hang on one lease can end in one step, ours among them: the order of such events tells nothing.
-                (Some(row), None) if row.lease != entry.session.id => {
-                    Place::Behind(Watched::end_of_last(&row.key))
-                }
-                (Some(row), _) => Place::Behind(Watched::end_of(&row.key)),
-                (None, _) => Place::Holds { followed: false },
-            },
-            Mode::Shared => match before {
-                // A writer that has become a reader holds, so no other writer is before it.
-                Some(row) if queue::mode_of(&row.value) != Some(Mode::Shared) => {
-                    Place::Behind(Watched::change_of(&row.key))
-                }
-                _ => Place::Holds { followed: false },
-            },
-            Mode::Permit { limit } => self.judge_permit(limit as usize, lock, entry, rows),
+/// Who stands in the way: of one that was just put, and is the newest, or of one that was put at a revision. [`judge`] reads the answers.
+pub(crate) fn questions(mode: Mode, lock: &LockKeys, created: Option<i64>) -> Vec<Step> {
+    let before = created.unwrap_or_default();
+    // The newest may be the asking entry itself.
+    let itself = i64::from(created.is_none());
+    match mode {
+        Mode::Shared => {
+            let nearest = Query::newest(lock.writers_and_permits(), 1);
+            vec![Step::Get(About::Before, nearest.created_before(before))]
         }
-    }
-
-    fn judge_permit(&self, limit: usize, lock: &LockKeys, entry: &Entry, rows: &[Row]) -> Place {
-        let queue = queue::read_all(&self.keys, rows);
-        let rank = queue
-            .iter()
-            .take_while(|ticket| ticket.created < entry.created);
-        let before: Vec<_> = rank.collect();
-        let stranger = before
-            .iter()
-            .rfind(|ticket| !matches!(ticket.mode, Mode::Permit { .. }));
-        if let Some(stranger) = stranger {
-            return Place::Behind(Watched::end_of(&stranger.key));
+        Mode::Permit { limit } => {
+            let stranger = Query::newest(lock.readers_and_writers(), 1).keys_only();
+            let nearest = Query::newest(lock.permits(), 1 + itself).keys_only();
+            let permits = match created {
+                // It is the newest, so all others are before it.
+                None => Query::count(lock.permits()),
+                // The holders, and the first who waits.
+                Some(created) => Query::oldest(lock.permits(), i64::from(limit) + 1)
+                    .keys_only()
+                    .created_before(created.saturating_add(1)),
+            };
+            vec![
+                Step::Get(About::Stranger, stranger.created_before(before)),
+                Step::Get(About::Permits, permits),
+                Step::Get(About::Before, nearest.created_before(before)),
+            ]
         }
-        match before.last() {
-            // The first who waits watches the holders; the others watch for the one before them to move up.
-            Some(_) if before.len() == limit => Place::Behind(Watched::end_in(lock.permits())),
-            Some(last) if before.len() > limit => Place::Behind(Watched::change_of(&last.key)),
-            _ => Place::Holds {
-                followed: queue.len() > before.len() + 1,
-            },
+        // Also a mode of a later core, which asks only for those that the capabilities name: alone is always safe.
+        _ => {
+            // The one before, and whether another is before that.
+            let nearest = Query::newest(lock.all(), 2 + itself).keys_only();
+            vec![Step::Get(About::Before, nearest.created_before(before))]
         }
     }
 }
 
-/// Who stands in the way: of one that was just put, and is the newest, or of one that was put at a revision.
-pub(crate) fn question(mode: Mode, lock: &LockKeys, created: Option<i64>) -> Query {
-    let query = match mode {
-        Mode::Exclusive => {
-            // The one before, and whether another is before that. The newest may be the asking entry itself.
-            let enough = if created.is_some() { 2 } else { 3 };
-            Query::newest(lock.all(), enough).keys_only()
-        }
-        Mode::Shared => Query::newest(lock.writers_and_permits(), 1),
-        Mode::Permit { .. } => return Query::queue(lock.all()),
+/// Reads the answers to [`questions`].
+pub(crate) fn judge(mode: Mode, lock: &LockKeys, entry: &Entry, answer: &Answer) -> Place {
+    let mut others = answer.rows(About::Before).iter();
+    let mut others = others.by_ref().filter(|row| row.key != entry.key);
+    let before = others.next();
+    match mode {
+        Mode::Shared => match before {
+            // A writer that has become a reader holds, so no other writer is before it.
+            Some(row) if queue::mode_of(&row.value) != Some(Mode::Shared) => {
+                Place::Behind(Watched::change_of(row))
+            }
+            _ => Place::Holds { followed: false },
+        },
+        Mode::Permit { limit } => judge_permit(limit, lock, entry, before, answer),
+        _ => match (before, others.next()) {
+            // Keys that hang on one lease can end in one step, ours among them: the order of such events tells nothing.
+            (Some(row), None) if row.lease != entry.session.id => {
+                Place::Behind(Watched::end_of_last(row))
+            }
+            (Some(row), _) => Place::Behind(Watched::end_of(row)),
+            (None, _) => Place::Holds { followed: false },
+        },
+    }
+}
+
+fn judge_permit(
+    limit: u32,
+    lock: &LockKeys,
+    entry: &Entry,
+    before: Option<&Row>,
+    answer: &Answer,
+) -> Place {
+    if let Some(stranger) = answer.rows(About::Stranger).first() {
+        return Place::Behind(Watched::end_of(stranger));
+    }
+    let (limit, permits) = (limit as usize, answer.rows(About::Permits));
+    let all = usize::try_from(answer.total(About::Permits)).unwrap_or(usize::MAX);
+    // How many are before it, as far as that matters: more than the limit is all the same.
+    let rank = if permits.is_empty() {
+        all.saturating_sub(1)
+    } else {
+        let own = permits.iter().position(|row| row.key == entry.key);
+        own.unwrap_or(usize::MAX)
     };
-    query.created_before(created.unwrap_or_default())
+    match before {
+        // The first who waits watches the holders; the others watch for the one before them to move up.
+        _ if rank == limit => Place::Behind(Watched::end_in(lock.permits())),
+        Some(row) if rank > limit => Place::Behind(Watched::change_of(row)),
+        _ => Place::Holds {
+            followed: all > rank.saturating_add(1),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_older_than_what_was_told_tells_nothing() {
+        let near = Near {
+            node: 0,
+            revision: 7,
+        };
+        let at = |revision| Answer {
+            revision,
+            ..Answer::default()
+        };
+        assert!(!near.is_known_to(&at(6)));
+        assert!(near.is_known_to(&at(7)) && near.is_known_to(&at(8)));
+    }
 }

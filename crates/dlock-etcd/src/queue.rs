@@ -1,6 +1,7 @@
 //! The queue of a lock as it stands in the store, and who of it holds: the one place that knows the rules (C18, C19).
 
-use dlock_core::{AttemptId, Mode, Name};
+use dlock_core::backend::AttemptId;
+use dlock_core::{Mode, Name};
 
 use crate::key::Keys;
 use crate::txn::Row;
@@ -25,6 +26,8 @@ pub(crate) fn value(attempt: AttemptId, mode: Mode, label: &str) -> Vec<u8> {
         Mode::Exclusive => [&attempt, "\nexclusive\n", label].concat(),
         Mode::Shared => [&attempt, "\nshared\n", label].concat(),
         Mode::Permit { limit } => format!("{attempt}\npermit {limit}\n{label}"),
+        // A mode of a later core, which asks only for those that the capabilities name: alone is always safe.
+        _ => [&attempt, "\nexclusive\n", label].concat(),
     }
     .into_bytes()
 }
@@ -78,38 +81,33 @@ pub(crate) fn read_all(keys: &Keys, rows: &[Row]) -> Vec<Ticket> {
     queue
 }
 
-/// Whether somebody in `mode` behind these holds.
-pub(crate) fn admits(before: &[Ticket], mode: Mode) -> bool {
-    match mode {
-        Mode::Exclusive => before.is_empty(),
-        Mode::Shared => before.iter().all(|ticket| ticket.mode == Mode::Shared),
-        Mode::Permit { limit } => {
-            before.len() < limit as usize && before.iter().all(|ticket| ticket.mode == mode)
-        }
-    }
-}
-
 /// Splits a queue into those who hold and those who wait, each in order.
+///
+/// Holders are the first ones, all in the mode of the first, as many as that mode admits.
 pub(crate) fn split(queue: &[Ticket]) -> (Vec<&Ticket>, Vec<&Ticket>) {
-    let (mut holders, mut waiters) = (Vec::new(), Vec::new());
-    for (index, ticket) in queue.iter().enumerate() {
-        let before = queue.get(..index).unwrap_or_default();
-        if admits(before, ticket.mode) {
-            holders.push(ticket);
-        } else {
-            waiters.push(ticket);
-        }
-    }
-    (holders, waiters)
+    let first = queue.first().map(|ticket| ticket.mode);
+    let most = match first {
+        None => 0,
+        Some(Mode::Shared) => usize::MAX,
+        Some(Mode::Permit { limit }) => limit as usize,
+        Some(_) => 1,
+    };
+    let holders = queue
+        .iter()
+        .take(most)
+        .take_while(|ticket| Some(ticket.mode) == first)
+        .count();
+    let (holders, waiters) = queue.split_at_checked(holders).unwrap_or((queue, &[]));
+    (holders.iter().collect(), waiters.iter().collect())
 }
 
 /// The limit that others use, if it is not ours.
-pub(crate) fn other_limit(queue: &[Ticket], mode: Mode) -> Option<u32> {
+pub(crate) fn other_limit(permits: &[Row], mode: Mode) -> Option<u32> {
     let Mode::Permit { limit } = mode else {
         return None;
     };
-    queue.iter().find_map(|ticket| match ticket.mode {
-        Mode::Permit { limit: used } if used != limit => Some(used),
+    permits.iter().find_map(|row| match mode_of(&row.value) {
+        Some(Mode::Permit { limit: used }) if used != limit => Some(used),
         _ => None,
     })
 }
@@ -123,19 +121,23 @@ mod tests {
     const P: Mode = Mode::Permit { limit: 2 };
 
     fn queue(modes: &[Mode]) -> Vec<Ticket> {
+        read_all(&Keys::new("p"), &rows(modes))
+    }
+
+    fn rows(modes: &[Mode]) -> Vec<Row> {
         let name = Name::new("a").expect("a name");
         let keys = Keys::new("p");
-        let rows: Vec<Row> = modes
+        modes
             .iter()
             .zip(1..)
             .map(|(mode, created)| Row {
                 key: keys.lock(&name).entry(*mode, created, 0),
                 value: value(AttemptId::new(), *mode, "label"),
                 created,
+                modified: created,
                 lease: created,
             })
-            .collect();
-        read_all(&keys, &rows)
+            .collect()
     }
 
     #[test]
@@ -185,7 +187,7 @@ mod tests {
 
     #[test]
     fn another_limit_is_found() {
-        let queue = queue(&[P, P]);
+        let queue = rows(&[P, P]);
         assert_eq!(other_limit(&queue, Mode::Permit { limit: 3 }), Some(2));
         assert_eq!(other_limit(&queue, P), None);
         assert_eq!(other_limit(&queue, R), None);

@@ -1,13 +1,14 @@
 //! Frees what is ours, and nothing else: a key may be another attempt's by now, so a removal compares whose it is, unless the key is
 //! known to be ours and no request is in doubt (C6).
 
-use dlock_core::{AttemptId, Error, ErrorKind, Lease, Mode, Released, Request, Result};
+use dlock_core::backend::{AttemptId, Lease, Request};
+use dlock_core::{Error, ErrorKind, Mode, Released, Result};
 
-use crate::EtcdBackend;
 use crate::acquire::Held;
 use crate::error::Trouble;
 use crate::queue;
-use crate::txn::{Query, Row, Step, Txn, When};
+use crate::store::Store;
+use crate::txn::{About, Query, Row, Step, Txn, When};
 
 /// What a removal found.
 pub(crate) struct Removed {
@@ -16,7 +17,7 @@ pub(crate) struct Removed {
     doubt: bool,
 }
 
-impl EtcdBackend {
+impl Store {
     /// Removes the entry of an attempt, the one `created` at this revision if that is known. Of an attempt that may still have a request
     /// under way a mark stays, which makes that request fail.
     pub(crate) async fn remove(
@@ -49,11 +50,13 @@ impl EtcdBackend {
             value: Vec::new(),
             lease,
         }];
-        marking.extend(self.attempts.old_mark(lease).map(Step::Delete));
+        // Two go for one that comes.
+        let old = self.attempts.old_marks(lease, 2);
+        marking.extend(old.iter().cloned().map(Step::Delete));
         // Whichever of its requests has put the entry, it goes.
         let mut txn = Txn {
             when: vec![When::FirstLine(key.to_vec(), attempt.to_string())],
-            then: vec![Step::Get(Query::one(key).keys_only()), delete],
+            then: vec![Step::Get(About::Own, Query::one(key).keys_only()), delete],
             ..Txn::default()
         };
         let without_mark = txn.clone();
@@ -62,14 +65,15 @@ impl EtcdBackend {
         let told = match self.link.txn(&txn).await {
             Ok(told) => {
                 self.attempts.marked(lease, mark);
+                self.attempts.unmarked(&old);
                 told
             }
             // No lease, no late entry under it, and no need for a mark.
-            Err(trouble) if trouble.lease_gone => self.link.txn(&without_mark).await?,
+            Err(trouble) if trouble.is_lease_gone() => self.link.txn(&without_mark).await?,
             Err(trouble) => return Err(trouble),
         };
         self.attempts.over(attempt);
-        let found = told.value.rows(0).first();
+        let found = told.value.rows(About::Own).first();
         let as_known = |row: &Row| created.is_none_or(|created| row.created == created);
         Ok(Removed {
             found: found.is_some_and(as_known),
@@ -90,7 +94,7 @@ impl EtcdBackend {
         })
     }
 
-    pub(crate) async fn free(&self, lease: &Lease) -> Result<Released> {
+    pub(crate) async fn release(&self, lease: &Lease) -> Result<Released> {
         let Some(held) = lease.native::<Held>() else {
             return Ok(Released::AlreadyLost);
         };
@@ -111,7 +115,7 @@ impl EtcdBackend {
         }
     }
 
-    pub(crate) async fn give_up(&self, request: &Request) -> Result<()> {
+    pub(crate) async fn abandon(&self, request: &Request) -> Result<()> {
         let attempt = request.attempt();
         self.attempts.refuse(attempt);
         // Without a key nothing was sent, or it is known that nothing is left.
@@ -122,7 +126,7 @@ impl EtcdBackend {
     }
 
     /// The writer's entry stays where it is and says that it shares now: in one step, with its place and its token.
-    pub(crate) async fn share(&self, lease: &Lease) -> Result<()> {
+    pub(crate) async fn downgrade(&self, lease: &Lease) -> Result<()> {
         let lost = || {
             Error::new(
                 ErrorKind::Lost,
@@ -141,7 +145,7 @@ impl EtcdBackend {
         };
         match self.link.txn(&txn).await {
             Ok(told) if told.value.succeeded => Ok(()),
-            Err(trouble) if !trouble.lease_gone => Err(trouble.into()),
+            Err(trouble) if !trouble.is_lease_gone() => Err(trouble.into()),
             _ => Err(lost()),
         }
     }

@@ -19,7 +19,10 @@ pub(crate) struct Session {
     ttl: Duration,
     /// When the last request that the store has answered with "alive" was sent.
     proven: AtomicU64,
+    /// The store has said that it ended, or we have ended it.
     ended: AtomicBool,
+    /// It must have ended by the clock. Once set, for ever: whoever was told so may have acted on it.
+    lapsed: AtomicBool,
 }
 
 impl Session {
@@ -29,6 +32,7 @@ impl Session {
             ttl,
             proven: AtomicU64::new(sent.as_nanos()),
             ended: AtomicBool::new(false),
+            lapsed: AtomicBool::new(false),
         }
     }
 
@@ -39,13 +43,37 @@ impl Session {
             .since(Moment::from_nanos(self.proven.load(Ordering::Acquire)))
     }
 
-    fn alive_at(&self, sent: Moment) {
+    /// Notes a proof of life. `false` when it came too late: a session that is over stays so, whatever the store says.
+    fn alive_at(&self, sent: Moment) -> bool {
+        if self.has_ended() {
+            return false;
+        }
         self.proven.fetch_max(sent.as_nanos(), Ordering::AcqRel);
+        !self.has_ended()
     }
 
     /// Whether the store has said that it ended, or it must have by the clock.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire) || self.age() >= self.ttl
+        if self.ended.load(Ordering::Acquire) || self.lapsed.load(Ordering::Acquire) {
+            return true;
+        }
+        let lapsed = self.age() >= self.ttl;
+        if lapsed {
+            self.lapsed.store(true, Ordering::Release);
+        }
+        lapsed
+    }
+
+    /// Why nobody may count on it any more.
+    fn is_over(&self) -> Option<Trouble> {
+        if !self.has_ended() {
+            return None;
+        }
+        Some(if self.ended.load(Ordering::Acquire) {
+            Trouble::session_ended()
+        } else {
+            Trouble::session_lapsed()
+        })
     }
 
     pub(crate) fn end(&self) {
@@ -54,6 +82,11 @@ impl Session {
 
     pub(crate) fn is_due(&self) -> bool {
         self.age() >= self.ttl / 3
+    }
+
+    /// How long one member may take to prove it: two of them can be asked within a third of the session's time.
+    fn proof_limit(&self) -> Duration {
+        one_of_two(self.ttl / 3)
     }
 }
 
@@ -124,16 +157,21 @@ impl Sessions {
         Ok(next)
     }
 
-    /// Proves that the lease lives, with a request that is sent after this call began.
-    pub(crate) async fn keep_alive(&self, session: &Session) -> Result<(), Trouble> {
+    /// Proves that the lease lives, with a request that is sent after this call began. Each member gets at most `limit` to answer.
+    pub(crate) async fn keep_alive(
+        &self,
+        session: &Session,
+        limit: Duration,
+    ) -> Result<(), Trouble> {
+        if let Some(over) = session.is_over() {
+            return Err(over);
+        }
         let sent = SystemClock.now();
-        match self.link.keep_alive(session.id).await {
-            Ok(()) => {
-                session.alive_at(sent);
-                Ok(())
-            }
+        match self.link.keep_alive(session.id, limit).await {
+            Ok(()) if session.alive_at(sent) => Ok(()),
+            Ok(()) => Err(Trouble::session_lapsed()),
             Err(trouble) => {
-                if trouble.lease_gone {
+                if trouble.is_lease_gone() {
                     session.end();
                 }
                 Err(trouble)
@@ -141,22 +179,20 @@ impl Sessions {
         }
     }
 
-    /// Keeps the lease alive if it is time. Many may call it; one asks the store.
-    pub(crate) async fn keep_if_due(&self, session: &Session) -> Result<(), Trouble> {
-        if session.ended.load(Ordering::Acquire) {
-            return Err(Trouble::session_ended());
-        }
-        if session.has_ended() {
-            return Err(Trouble::session_lapsed());
+    /// Keeps the lease alive if it is time, and tells whether it was. Many may call it; one asks the store.
+    pub(crate) async fn keep_if_due(&self, session: &Session) -> Result<bool, Trouble> {
+        if let Some(over) = session.is_over() {
+            return Err(over);
         }
         if !session.is_due() {
-            return Ok(());
+            return Ok(false);
         }
         let _turn = self.turn.lock().await;
         if !session.is_due() {
-            return Ok(());
+            return Ok(false);
         }
-        self.keep_alive(session).await
+        self.keep_alive(session, session.proof_limit()).await?;
+        Ok(true)
     }
 
     /// Revokes the lease: everything that hangs on it goes (R62).
@@ -165,10 +201,15 @@ impl Sessions {
         let session = self.current();
         session.end();
         match self.link.revoke(session.id).await {
-            Err(trouble) if !trouble.lease_gone => Err(trouble),
+            Err(trouble) if !trouble.is_lease_gone() => Err(trouble),
             _ => Ok(()),
         }
     }
+}
+
+/// The share of one member when two are to be asked within `limit`, with some time left to note that the second was silent too.
+pub(crate) fn one_of_two(limit: Duration) -> Duration {
+    limit * 9 / 20
 }
 
 /// The id is ours, so that a grant whose answer was lost is found when it is sent again.
@@ -178,4 +219,31 @@ async fn grant(link: &Link, ttl: Duration, limit: Option<Duration>) -> Result<Se
     let sent = SystemClock.now();
     let granted = link.grant(id, ttl, limit).await?;
     Ok(Session::new(id, granted, sent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_that_comes_when_the_session_has_lapsed_changes_nothing() {
+        let ttl = Duration::from_millis(20);
+        for somebody_looked in [false, true] {
+            let session = Session::new(1, ttl, SystemClock.now());
+            assert!(session.alive_at(SystemClock.now()));
+            std::thread::sleep(ttl * 2);
+            assert!(!somebody_looked || session.has_ended());
+            assert!(!session.alive_at(SystemClock.now()));
+            assert!(session.has_ended(), "for ever");
+        }
+    }
+
+    #[test]
+    fn two_members_fit_into_a_third_of_the_session() {
+        for seconds in [1, 2, 3, 10, 3600] {
+            let ttl = Duration::from_secs(seconds);
+            let session = Session::new(1, ttl, SystemClock.now());
+            assert!(session.proof_limit() * 2 < ttl / 3);
+        }
+    }
 }

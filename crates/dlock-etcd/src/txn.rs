@@ -61,7 +61,24 @@ pub(crate) enum Step {
         lease: i64,
     },
     Delete(Vec<u8>),
-    Get(Query),
+    Get(About, Query),
+}
+
+/// What a question is about: its answer is found by this, not by its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum About {
+    /// An entry of our own.
+    Own,
+    /// The mark of an abandoned attempt.
+    Mark,
+    /// The nearest entries before our own that may stand in its way.
+    Before,
+    /// For a permit: the nearest entry before it that is none.
+    Stranger,
+    /// The permits of a semaphore.
+    Permits,
+    /// Entries of anybody.
+    Entries,
 }
 
 /// A question for keys.
@@ -73,7 +90,17 @@ pub(crate) struct Query {
     pub(crate) limit: i64,
     /// Only those created before this revision. 0: all.
     pub(crate) before: i64,
-    pub(crate) with_values: bool,
+    pub(crate) want: Want,
+}
+
+/// What is told of each key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Want {
+    All,
+    /// Everything but the value.
+    Keys,
+    /// Nothing: how many there are is enough.
+    Count,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,14 +110,19 @@ pub(crate) enum Order {
 }
 
 impl Query {
-    /// All of a queue, first come first.
-    pub(crate) fn queue(range: Range) -> Self {
+    /// The oldest few.
+    pub(crate) fn oldest(range: Range, limit: i64) -> Self {
         Self {
-            range,
             order: Order::OldestFirst,
-            limit: 0,
-            before: 0,
-            with_values: true,
+            ..Self::newest(range, limit)
+        }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(range: Range) -> Self {
+        Self {
+            want: Want::Count,
+            ..Self::newest(range, 0)
         }
     }
 
@@ -101,7 +133,7 @@ impl Query {
             order: Order::NewestFirst,
             limit,
             before: 0,
-            with_values: true,
+            want: Want::All,
         }
     }
 
@@ -115,7 +147,7 @@ impl Query {
     }
 
     pub(crate) fn keys_only(mut self) -> Self {
-        self.with_values = false;
+        self.want = Want::Keys;
         self
     }
 }
@@ -145,7 +177,18 @@ pub(crate) struct Row {
     pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
     pub(crate) created: i64,
+    /// When it was changed last: 0 in what the store never told.
+    pub(crate) modified: i64,
     pub(crate) lease: i64,
+}
+
+/// What one question found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) about: About,
+    pub(crate) rows: Vec<Row>,
+    /// How many keys the range has in all, whatever else was asked.
+    pub(crate) total: i64,
 }
 
 /// What came back.
@@ -155,13 +198,27 @@ pub(crate) struct Answer {
     pub(crate) succeeded: bool,
     /// The store's revision at that moment.
     pub(crate) revision: i64,
-    /// For each question of the branch, what was found.
-    pub(crate) found: Vec<Vec<Row>>,
+    /// For each question of the branch that was taken, what was found.
+    pub(crate) found: Vec<Found>,
 }
 
 impl Answer {
-    /// What the n-th question found.
-    pub(crate) fn rows(&self, n: usize) -> &[Row] {
-        self.found.get(n).map_or(&[], Vec::as_slice)
+    fn about(&self, about: About) -> Option<&Found> {
+        self.found.iter().find(|found| found.about == about)
+    }
+
+    /// What the question about this found; nothing also if it was not asked.
+    pub(crate) fn rows(&self, about: About) -> &[Row] {
+        self.about(about).map_or(&[], |found| &found.rows)
+    }
+
+    /// How many keys there are in the range of this question.
+    pub(crate) fn total(&self, about: About) -> i64 {
+        self.about(about).map_or(0, |found| found.total)
+    }
+
+    /// Everything that was found.
+    pub(crate) fn into_rows(self) -> impl Iterator<Item = Row> {
+        self.found.into_iter().flat_map(|found| found.rows)
     }
 }

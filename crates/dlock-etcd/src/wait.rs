@@ -2,58 +2,51 @@
 
 use std::time::Duration;
 
-use dlock_core::{Attempt, Backoff, Moment, Request};
+use dlock_core::backend::{Attempt, AttemptId, Backoff, Lease, Request};
+use dlock_core::{Mode, Moment, Name};
 
-use crate::EtcdBackend;
-use crate::acquire::{Entry, busy, removed};
-use crate::connect::{Seen, Watching};
+use crate::acquire::{Entry, Held, busy, removed};
+use crate::connect::{Seen, Watch, Watching};
 use crate::error::Trouble;
+use crate::lookout::Post;
 use crate::place::{Near, Place};
 use crate::queue;
-use crate::txn::{Range, Step, Txn, When};
+use crate::store::Store;
+use crate::txn::{About, Query, Row, Step, Txn, When};
+use crate::watched::{Watched, by_key};
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(300);
 
-/// What a waiter waits for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Watched {
-    range: Range,
-    /// Whether a new value counts too, or only the end.
-    puts: bool,
-    /// Whether nobody else is before us: when it ends, we hold. Nobody can come before us later.
-    last: bool,
+/// A store that cannot be asked, from the first failure on until it answers again.
+#[derive(Debug)]
+struct Disturbance {
+    since: Option<Moment>,
+    backoff: Backoff,
 }
 
-impl Watched {
-    pub(crate) fn end_of(key: &[u8]) -> Self {
-        Self::end_in(Range::key(key))
-    }
-
-    pub(crate) fn end_in(range: Range) -> Self {
+impl Disturbance {
+    fn none() -> Self {
         Self {
-            range,
-            puts: false,
-            last: false,
+            since: None,
+            backoff: Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE),
         }
     }
 
-    pub(crate) fn end_of_last(key: &[u8]) -> Self {
-        Self {
-            last: true,
-            ..Self::end_of(key)
-        }
+    /// The store has answered: the next one is new, and has a patience of its own.
+    fn is_over(&mut self) {
+        self.since = None;
+        self.backoff.reset();
     }
 
-    pub(crate) fn change_of(key: &[u8]) -> Self {
-        Self {
-            puts: true,
-            ..Self::end_of(key)
-        }
+    /// When to try again; `None` when it lasts too long.
+    fn goes_on(&mut self, now: Moment, patience: Duration) -> Option<Moment> {
+        let since = *self.since.get_or_insert(now);
+        (now.since(since) < patience).then(|| now + self.backoff.pause())
     }
 }
 
-impl EtcdBackend {
+impl Store {
     /// Waits at a place in the queue, `seen` at this revision. Ends with the lock, at the deadline, or when the store is out of reach.
     pub(crate) async fn wait(
         &self,
@@ -62,12 +55,11 @@ impl EtcdBackend {
         mut watched: Watched,
         mut seen: i64,
     ) -> Result<Attempt, Trouble> {
-        let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
-        let mut trouble_since: Option<Moment> = None;
+        let mut disturbance = Disturbance::none();
         loop {
             let moved = tokio::select! {
                 biased;
-                moved = self.moved(request, &entry, &watched, seen) => moved,
+                moved = self.moved(request, &entry, &watched, seen, &mut disturbance) => moved,
                 () = at(request, request.deadline()) => {
                     let removed = self.remove(request.attempt(), &entry.key, Some(entry.created));
                     removed.await.map_err(Trouble::in_doubt)?;
@@ -76,31 +68,31 @@ impl EtcdBackend {
             };
             match moved {
                 Ok((Place::Holds { followed }, _)) => {
+                    let lease = self.held(request, entry);
                     if followed {
-                        self.ring(request, &entry).await;
+                        self.attempts.owe_ring(lease.attempt());
+                        self.ring(&lease).await;
                     }
-                    return Ok(self.held(request, entry));
+                    return Ok(Attempt::Held(lease));
                 }
                 Ok((Place::Behind(next), revision)) => {
                     (watched, seen) = (next, revision);
-                    trouble_since = None;
-                    backoff.reset();
+                    disturbance.is_over();
                 }
                 Ok((Place::Gone, _)) => return Err(removed()),
-                Err(trouble) if trouble.lease_gone => return Err(trouble),
-                Err(trouble) if !trouble.retryable => return Err(trouble.in_doubt()),
+                Err(trouble) if trouble.is_lease_gone() => return Err(trouble),
+                Err(trouble) if !trouble.kind.is_retryable() => return Err(trouble.in_doubt()),
                 Err(trouble) => {
+                    // A watch ends when its server does, and the next one may have another store.
+                    self.link.suspect();
                     // The place in the queue lives as long as the lease: a restart or an election does not cost it.
-                    let now = request.now();
-                    let since = *trouble_since.get_or_insert(now);
-                    if entry.session.has_ended() {
+                    let again = disturbance.goes_on(request.now(), request.trip_timeout());
+                    let again = again.filter(|_| !entry.session.has_ended());
+                    let Some(again) = again else {
                         return Err(trouble.in_doubt());
-                    }
-                    if now.since(since) >= request.trip_timeout() {
-                        return Err(trouble.in_doubt());
-                    }
+                    };
                     tracing::debug!(name = %request.name(), why = trouble.message(), "the wait was disturbed");
-                    request.clock().sleep_until(now + backoff.pause()).await;
+                    request.clock().sleep_until(again).await;
                 }
             }
         }
@@ -112,80 +104,170 @@ impl EtcdBackend {
         request: &Request,
         entry: &Entry,
         watched: &Watched,
-        seen: i64,
+        mut seen: i64,
+        disturbance: &mut Disturbance,
     ) -> Result<(Place, i64), Trouble> {
-        self.sessions.keep_if_due(&entry.session).await?;
-        let mut watch = self
-            .link
-            .watch(Watching {
-                range: &watched.range,
-                puts: watched.puts,
-                own: watched.last.then_some(&entry.key),
-                seen,
-            })
-            .await?;
-        let node = watch.node;
-        // Between the look and the watch something may have happened.
-        if watch.since > seen {
-            let revision = watch.since;
-            let near = Near { node, revision };
-            let (place, revision) = self.place(request, entry, Some(near)).await?;
-            if place != Place::Behind(watched.clone()) {
-                return Ok((place, revision));
+        loop {
+            self.keep_if_due(&entry.session).await?;
+            let mut watch = self
+                .open_watch(request.name(), entry, watched, seen)
+                .await?;
+            if watch.since != seen {
+                // Between the look and the watch something may have happened. A server that says less than what was seen lags behind, or
+                // the store was restored from an old copy: the cluster tells.
+                let near = Near {
+                    node: watch.node,
+                    revision: watch.since,
+                };
+                let near = Some(near).filter(|near| near.revision > seen);
+                let (place, revision) = self.elsewhere(request, entry, watched, near).await?;
+                if let Some(place) = place {
+                    return Ok((place, revision));
+                }
+                seen = seen.min(revision);
+                watch.knows(seen);
+            }
+            disturbance.is_over();
+            let post = watched
+                .sight(entry)
+                .map(|sight| self.lookout.post(sight, request.now()));
+            let told = self.stay(request, entry, watched, &mut watch, post.as_ref());
+            if let Some(moved) = told.await? {
+                return Ok(moved);
             }
         }
+    }
+
+    async fn open_watch(
+        &self,
+        name: &Name,
+        entry: &Entry,
+        watched: &Watched,
+        seen: i64,
+    ) -> Result<Watch, Trouble> {
+        let _admitted = self.crowds.admit(name).await;
+        let what = Watching {
+            range: &watched.range,
+            puts: watched.puts(),
+            own: watched.last.then_some(&entry.key),
+            seen,
+        };
+        self.link.watch(what).await
+    }
+
+    /// Stays until the entry stands elsewhere, or, with `None`, until the watch must be opened at another server.
+    async fn stay(
+        &self,
+        request: &Request,
+        entry: &Entry,
+        watched: &Watched,
+        watch: &mut Watch,
+        post: Option<&Post>,
+    ) -> Result<Option<(Place, i64)>, Trouble> {
+        let period = self.sessions.ttl() / 3;
+        let mut looked = request.now();
         loop {
-            let look_again = request.now() + self.recheck();
+            looked = post.map_or(looked, Post::looked);
+            let look_again = looked + less_some(period);
             let near = tokio::select! {
                 biased;
                 event = watch.event() => match event? {
                     // The end of our own entry would have been told before.
                     Seen { own: false, revision } if watched.last => {
-                        return Ok((Place::Holds { followed: false }, revision));
+                        return Ok(Some((Place::Holds { followed: false }, revision)));
                     }
                     // This server has seen the event, so it knows enough: what is before us can only become less.
-                    Seen { revision, .. } => Some(Near { node, revision }),
+                    Seen { revision, .. } => Some(Near { node: watch.node, revision }),
                 },
+                () = changed(post) => None,
                 () = request.clock().sleep_until(look_again) => {
-                    // A watch can die in silence: the whole cluster is asked now and then.
-                    self.sessions.keep_if_due(&entry.session).await?;
+                    self.keep_if_due(&entry.session).await?;
+                    if self.link.current() != watch.node {
+                        // Others were sent away from the server that serves the watch: it may be silent.
+                        return Ok(None);
+                    }
+                    let now = request.now();
+                    match post {
+                        Some(post) if now.since(post.looked()) < period / 2 => continue,
+                        Some(_) => {
+                            self.look_out(now, period).await?;
+                            continue;
+                        }
+                        None => looked = now,
+                    }
                     None
                 }
             };
             let (place, revision) = self.place(request, entry, near).await?;
             if place != Place::Behind(watched.clone()) {
-                return Ok((place, revision));
+                return Ok(Some((place, revision)));
             }
         }
     }
 
-    /// A little less than the third of the lease after which it must be kept alive, and not the same for all waiters.
-    fn recheck(&self) -> Duration {
-        let third = self.sessions.ttl() / 3;
-        let step = u32::from(
-            uuid::Uuid::new_v4()
-                .as_bytes()
-                .first()
-                .copied()
-                .unwrap_or_default(),
-        );
-        third - third * step / 2048
+    /// Where the entry stands if that is not behind `watched`: first by a look at the two keys that tell, whatever the length of the queue.
+    async fn elsewhere(
+        &self,
+        request: &Request,
+        entry: &Entry,
+        watched: &Watched,
+        near: Option<Near>,
+    ) -> Result<(Option<Place>, i64), Trouble> {
+        if let Some(sight) = watched.sight(entry) {
+            let one = |key| Step::Get(About::Entries, Query::one(key).keys_only());
+            let txn = Txn::of(sight.keys().map(one).to_vec());
+            let answer = self.ask_near(txn, near).await?;
+            let revision = answer.revision;
+            let rows: Vec<Row> = answer.into_rows().collect();
+            if sight.is_unchanged(&by_key(&rows)) {
+                return Ok((None, revision));
+            }
+        }
+        let (place, revision) = self.place(request, entry, near).await?;
+        let moved = place != Place::Behind(watched.clone());
+        Ok((moved.then_some(place), revision))
     }
 
-    /// Tells the next who waits for a permit that it is the first now. If it gets lost, the next finds out by itself.
-    async fn ring(&self, request: &Request, entry: &Entry) {
+    /// Tells the next who waits for a permit that it is the first now. If that fails, it is owed until a renewal has done it: the next one
+    /// looks at this entry alone.
+    pub(crate) async fn ring(&self, lease: &Lease) {
+        let Some(held) = lease.native::<Held>() else {
+            return;
+        };
+        match self.put_again(lease.attempt(), lease.mode(), held).await {
+            Ok(()) => self.attempts.rung(lease.attempt()),
+            Err(trouble) => {
+                tracing::debug!(name = %lease.name(), why = trouble.message(), "the next waiter was not told");
+            }
+        }
+    }
+
+    async fn put_again(&self, attempt: AttemptId, mode: Mode, held: &Held) -> Result<(), Trouble> {
         let txn = Txn {
-            when: vec![When::CreatedAt(entry.key.clone(), entry.created)],
+            when: vec![When::CreatedAt(held.key.clone(), held.created)],
             then: vec![Step::Put {
-                key: entry.key.clone(),
-                value: queue::value(request.attempt(), request.mode(), request.label()),
-                lease: entry.session.id,
+                key: held.key.clone(),
+                value: queue::value(attempt, mode, &held.label),
+                lease: held.lease,
             }],
             ..Txn::default()
         };
-        if let Err(trouble) = self.link.txn(&txn).await {
-            tracing::debug!(name = %request.name(), why = trouble.message(), "the next waiter was not told");
-        }
+        self.link.txn(&txn).await.map(drop)
+    }
+}
+
+/// A little less, and not the same for all waiters.
+fn less_some(period: Duration) -> Duration {
+    let random = uuid::Uuid::new_v4();
+    let step = u32::from(random.as_bytes().first().copied().unwrap_or_default());
+    period - period * step / 2048
+}
+
+/// Resolves when a look has found a change.
+async fn changed(post: Option<&Post>) {
+    match post {
+        Some(post) => post.changed().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -194,5 +276,21 @@ async fn at(request: &Request, moment: Option<Moment>) {
     match moment {
         Some(moment) => request.clock().sleep_until(moment).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_disturbance_has_its_own_patience() {
+        let patience = Duration::from_secs(5);
+        let start = Moment::from_nanos(1);
+        let mut disturbance = Disturbance::none();
+        assert!(disturbance.goes_on(start, patience).is_some());
+        assert!(disturbance.goes_on(start + patience, patience).is_none());
+        disturbance.is_over();
+        assert!(disturbance.goes_on(start + patience, patience).is_some());
     }
 }

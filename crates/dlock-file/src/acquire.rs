@@ -1,11 +1,13 @@
 //! One attempt, and its undo. Everything here runs behind the lock's gate, on a thread that may block.
 
-use dlock_core::{AttemptId, Error, ErrorKind, HeldNow, Mode, Name, Request, Result};
+use dlock_core::backend::{AttemptId, Request};
+use dlock_core::{Error, ErrorKind, HeldNow, Mode, Name, Result};
 
 use crate::connect::Store;
 use crate::fence::now_micros;
 use crate::key::Key;
 use crate::life::ClientId;
+use crate::origin::Origin;
 use crate::state::{Holder, State, WAITER_LEASE, Waiter};
 
 /// A waiter says that it is alive this often at least.
@@ -61,10 +63,11 @@ impl Store {
         let now = monotonic_micros();
         let mut changed = false;
         if !state.lets_in(ask.attempt, ask.mode) || many(state) {
-            changed = state.sweep(now, me, |id| self.is_alive(id))?;
+            changed = state.sweep(now, me, |id, origin| self.is_alive(id, origin))?;
         }
         state.check_limit(ask.mode)?;
         if state.lets_in(ask.attempt, ask.mode) {
+            self.note_line(me, ask.attempt)?;
             let token = gate.next_token()?;
             state.waiters.retain(|waiter| waiter.attempt != ask.attempt);
             state.holders.push(Holder {
@@ -72,7 +75,7 @@ impl Store {
                 client: me,
                 mode: ask.mode,
                 token,
-                pid: std::process::id(),
+                origin: Origin::ours(),
                 since: now_micros(),
                 label: ask.label.clone(),
             });
@@ -82,6 +85,7 @@ impl Store {
             return Ok(Outcome::Held { token });
         }
         if let Some(bell) = bell {
+            self.note_line(me, ask.attempt)?;
             changed |= stand_in_line(state, ask, me, bell, now);
         }
         if changed {
@@ -119,6 +123,7 @@ impl Store {
             page.write()?;
             self.wake_next(&page.state);
         }
+        self.strike_line(ask.attempt);
         Ok(())
     }
 }

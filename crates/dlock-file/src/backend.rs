@@ -2,11 +2,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use dlock_core::backend::{Attempt, Backend, Busy, Lease, Renewal, Request};
 use dlock_core::{
-    Attempt, Backend, Busy, Capabilities, Error, ErrorKind, Fairness, Lease, Liveness, LockInfo,
-    Name, Reach, Released, Renewal, Request, Result, WakeUp,
+    Capabilities, Error, ErrorKind, Fairness, Liveness, LockInfo, Name, Reach, Released, Result,
+    WakeUp,
 };
 
+use crate::access::Access;
 use crate::acquire::{Ask, Outcome};
 use crate::connect::{Store, locked};
 use crate::wait;
@@ -22,8 +24,8 @@ pub struct FileBackend {
 }
 
 impl FileBackend {
-    pub(crate) fn open(folder: &Path) -> Result<Self> {
-        let store = Store::open(folder)?;
+    pub(crate) fn open(folder: &Path, access: Access) -> Result<Self> {
+        let store = Store::open(folder, access)?;
         let mut capabilities = Capabilities::new("file");
         capabilities.fencing = true;
         capabilities.fairness = Fairness::Fifo;

@@ -1,8 +1,10 @@
 use std::path::{Path, PathBuf};
 
-use dlock_core::{BackendUrl, Error, Result};
+use dlock_core::backend::BackendUrl;
+use dlock_core::{Error, Result};
+use nix::unistd::{Uid, User};
 
-use crate::FileBackend;
+use crate::{Access, FileBackend};
 
 /// Which folder holds the locks.
 ///
@@ -18,6 +20,7 @@ use crate::FileBackend;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     folder: PathBuf,
+    access: Access,
 }
 
 impl Config {
@@ -25,17 +28,25 @@ impl Config {
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
+            access: Access::Owner,
         }
     }
 
-    /// Reads `file:/path`, or `file:` for the default folder: `$XDG_RUNTIME_DIR/dlock`, else `$XDG_STATE_HOME/dlock` or
-    /// `~/.local/state/dlock`, else `dlock-UID` in the folder for temporary files.
+    /// Who may take part. Default: the user to whom the folder belongs. Everybody who uses a folder must say the same.
+    #[must_use = "a changed configuration is returned"]
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// Reads `file:/path`, or `file:` for the default folder: `.local/state/dlock` in the home that the user's account names,
+    /// whatever the environment says, else `/tmp/dlock-UID`. With `?access=group` the members of the folder's group share it.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`](dlock_core::ErrorKind::Invalid), naming the part of the URL that is wrong.
     pub fn from_url(url: &str) -> Result<Self> {
-        let url = BackendUrl::parse(url)?;
+        let mut url = BackendUrl::parse(url)?;
         if url.scheme() != "file" {
             return Err(Error::invalid(format!(
                 "the URL's scheme is {:?}: this backend takes \"file:\"",
@@ -49,13 +60,13 @@ impl Config {
                 host.name
             )));
         }
-        url.finish(&[])?;
-        Ok(match url.path() {
-            "" => Self::new(default_folder(|key| {
-                std::env::var_os(key).map(PathBuf::from)
-            })),
+        let access = url.take("access")?.unwrap_or_default();
+        url.finish(&["access"])?;
+        let config = match url.path() {
+            "" => Self::new(default_folder(rustix::process::geteuid().as_raw())),
             path => Self::new(path),
-        })
+        };
+        Ok(config.access(access))
     }
 
     /// The folder.
@@ -68,24 +79,29 @@ impl Config {
     /// # Errors
     ///
     /// [`ErrorKind::Denied`](dlock_core::ErrorKind::Denied) when the folder cannot be made, or cannot be trusted: it is a
-    /// symbolic link, belongs to another user, or others may write to it.
+    /// symbolic link, belongs to another user, or others may write to it; with [`Access::Group`], when everybody may write to it or
+    /// its group may not.
     pub fn connect(self) -> Result<FileBackend> {
-        FileBackend::open(&self.folder)
+        FileBackend::open(&self.folder, self.access)
     }
 }
 
-fn default_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
-    // The XDG specification: a path that is not absolute is invalid and to be ignored.
-    let absolute = |key| variable(key).filter(|path| path.is_absolute());
-    if let Some(runtime) = absolute("XDG_RUNTIME_DIR") {
-        return runtime.join("dlock");
-    }
-    if let Some(state) = absolute("XDG_STATE_HOME") {
-        return state.join("dlock");
-    }
-    match absolute("HOME") {
+/// The same from cron, a systemd service and a login shell of one user, which differ in `HOME` and the XDG variables: only the
+/// user's entry among the accounts is asked.
+fn default_folder(user: u32) -> PathBuf {
+    let account = User::from_uid(Uid::from_raw(user)).ok().flatten();
+    folder_of(user, account.map(|account| account.dir))
+}
+
+fn folder_of(user: u32, home: Option<PathBuf>) -> PathBuf {
+    // Accounts of services have such homes. One that is not there for another reason is an error when it is used, not a reason to
+    // go elsewhere: two who go to different folders do not exclude each other.
+    let none = |home: &PathBuf| {
+        !home.is_absolute() || home == Path::new("/") || home.starts_with("/nonexistent")
+    };
+    match home.filter(|home| !none(home)) {
         Some(home) => home.join(".local/state/dlock"),
-        None => std::env::temp_dir().join(format!("dlock-{}", rustix::process::geteuid().as_raw())),
+        None => PathBuf::from(format!("/tmp/dlock-{user}")),
     }
 }
 
@@ -98,7 +114,8 @@ mod tests {
         for (url, expected) in [
             ("redis:", "takes \"file:\""),
             ("file://var/lock", "names the host \"var\""),
-            ("file:/x?lease=5s", "takes none"),
+            ("file:/x?lease=5s", "it takes access"),
+            ("file:/x?access=all", "owner or group"),
         ] {
             let error = Config::from_url(url).expect_err(url);
             assert!(error.to_string().contains(expected), "{error}");
@@ -118,26 +135,33 @@ mod tests {
     }
 
     #[test]
-    fn the_default_folder_is_the_users_own() {
-        let with = |known: &'static [(&str, &str)]| {
-            default_folder(move |key| {
-                let found = known.iter().find(|(name, _)| *name == key);
-                found.map(|(_, value)| PathBuf::from(value))
-            })
-        };
-        let all: &[_] = &[
-            ("XDG_RUNTIME_DIR", "/run/user/7"),
-            ("XDG_STATE_HOME", "/s"),
-            ("HOME", "/h"),
-        ];
-        assert_eq!(with(all), Path::new("/run/user/7/dlock"));
+    fn the_default_folder_depends_on_the_account_alone() {
+        for (home, folder) in [
+            (Some("/home/me"), "/home/me/.local/state/dlock"),
+            (Some("/root"), "/root/.local/state/dlock"),
+            (Some("/"), "/tmp/dlock-7"),
+            (Some("/nonexistent"), "/tmp/dlock-7"),
+            (Some(""), "/tmp/dlock-7"),
+            (None, "/tmp/dlock-7"),
+        ] {
+            let found = folder_of(7, home.map(PathBuf::from));
+            assert_eq!(found, Path::new(folder), "{home:?}");
+        }
         assert_eq!(
-            with(&[("XDG_STATE_HOME", "/s"), ("HOME", "/h")]),
-            Path::new("/s/dlock")
+            default_folder(0).file_name(),
+            Some("dlock".as_ref()),
+            "the superuser has a home"
         );
-        let relative: &[_] = &[("XDG_RUNTIME_DIR", "run"), ("HOME", "/h")];
-        assert_eq!(with(relative), Path::new("/h/.local/state/dlock"));
-        let nothing = with(&[]);
-        assert!(nothing.to_string_lossy().contains("dlock-"), "{nothing:?}");
+    }
+
+    #[test]
+    fn who_may_take_part_is_a_parameter() {
+        for (url, access) in [
+            ("file:/x", Access::Owner),
+            ("file:/x?access=owner", Access::Owner),
+            ("file:/x?access=group", Access::Group),
+        ] {
+            assert_eq!(Config::from_url(url).expect(url).access, access);
+        }
     }
 }

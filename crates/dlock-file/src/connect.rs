@@ -1,15 +1,17 @@
 //! The folder: made private, refused when it cannot be trusted, and the few ways in which its files are touched.
 
 use std::collections::{HashSet, VecDeque};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use dlock_core::{AttemptId, Error, ErrorKind, Name, Result};
+use dlock_core::backend::AttemptId;
+use dlock_core::{Error, ErrorKind, Name, Result};
 
+use crate::access::Access;
 use crate::error::failed;
 use crate::key::Key;
 use crate::life::Life;
@@ -18,7 +20,7 @@ use crate::state::State;
 use crate::wait::Porch;
 
 /// Written into the folder, so that a later format is not misread by an earlier version.
-const FORMAT: &str = "dlock-file 1\n";
+const FORMAT: &str = "dlock-file 2\n";
 
 /// How long an abandoned attempt is remembered, so that a late thread of it cannot take effect (C13).
 const REMEMBER: Duration = Duration::from_secs(60);
@@ -27,6 +29,7 @@ const REMEMBER: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) folder: PathBuf,
+    pub(crate) access: Access,
     /// Made by the first acquire: a client that only looks leaves nothing.
     pub(crate) life: Mutex<Option<Life>>,
     /// Made by the first wait.
@@ -43,22 +46,20 @@ struct Abandoned {
 }
 
 impl Store {
-    pub(crate) fn open(folder: &Path) -> Result<Self> {
-        make_private(folder)?;
-        check_trust(folder, rustix::process::geteuid().as_raw())?;
+    pub(crate) fn open(folder: &Path, access: Access) -> Result<Self> {
+        make_folder(folder, access)?;
+        check_trust(folder, rustix::process::geteuid().as_raw(), access)?;
         let folder = fs::canonicalize(folder).map_err(|e| failed("open", folder, e))?;
-        check_format(&folder)?;
+        check_format(&folder, access)?;
         for part in ["gates", "locks", "clients", "wake"] {
             let path = folder.join(part);
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(failed("make", &path, error));
-                }
-                _ => {}
-            }
+            access
+                .make_folder(&path)
+                .map_err(|error| failed("make", &path, error))?;
         }
         let store = Self {
             folder,
+            access,
             life: Mutex::new(None),
             porch: Mutex::new(None),
         };
@@ -76,6 +77,7 @@ impl Store {
         let mut page = Page {
             file: open_if_there(&path)?,
             path,
+            access: self.access,
             number: 0,
             state: State::new(name.clone()),
         };
@@ -133,6 +135,7 @@ impl Store {
 pub(crate) struct Page {
     pub(crate) state: State,
     path: PathBuf,
+    access: Access,
     file: Option<File>,
     number: u64,
 }
@@ -151,12 +154,9 @@ impl Page {
         }
         let file = match self.file.take() {
             Some(file) => file,
-            None => private_file()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(path)
+            None => self
+                .access
+                .open_or_make(path)
                 .map_err(|error| failed("make", path, error))?,
         };
         slots::write(&file, self.number, &self.state.to_string())
@@ -194,18 +194,6 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Our files are the user's alone. The sticky bit tells the cleaners of runtime and temporary folders to leave them
-/// (XDG base directory specification, systemd-tmpfiles).
-pub(crate) fn private_file() -> OpenOptions {
-    let mut options = File::options();
-    options.mode(if cfg!(target_os = "linux") {
-        0o1600
-    } else {
-        0o600
-    });
-    options
-}
-
 fn read_if_there(path: &Path) -> Result<Option<String>> {
     let mut bytes = Vec::new();
     match File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)) {
@@ -215,41 +203,50 @@ fn read_if_there(path: &Path) -> Result<Option<String>> {
     }
 }
 
-fn make_private(folder: &Path) -> Result<()> {
-    match fs::symlink_metadata(folder) {
-        Ok(_) => Ok(()),
-        Err(_) => DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)
-            .map_err(|error| match error.kind() {
-                // Here "not found" is about the user's path, not about a folder that went away.
-                io::ErrorKind::NotFound => Error::new(
-                    ErrorKind::Denied,
-                    format!("cannot make the folder {}: {error}", folder.display()),
-                )
-                .with_backend("file"),
-                _ => failed("make the folder", folder, error),
-            }),
+fn make_folder(folder: &Path, access: Access) -> Result<()> {
+    if fs::symlink_metadata(folder).is_ok() {
+        return Ok(());
     }
+    access
+        .make_folder(folder)
+        .map_err(|error| match error.kind() {
+            // Here "not found" is about the user's path, not about a folder that went away.
+            io::ErrorKind::NotFound => Error::new(
+                ErrorKind::Denied,
+                format!("cannot make the folder {}: {error}", folder.display()),
+            )
+            .with_backend("file"),
+            _ => failed("make the folder", folder, error),
+        })
 }
 
 /// Whoever can change the files of the folder can take or free every lock in it.
-fn check_trust(folder: &Path, user: u32) -> Result<()> {
+fn check_trust(folder: &Path, user: u32, access: Access) -> Result<()> {
     let found = fs::symlink_metadata(folder).map_err(|error| failed("open", folder, error))?;
     let shown = folder.display();
+    let mode = found.mode();
     let why = if found.file_type().is_symlink() {
         format!("the folder {shown} is a symbolic link: name the folder it points to")
     } else if !found.is_dir() {
         format!("{shown} is not a folder: remove it, or choose another with file:/path")
+    } else if access == Access::Group && mode & 0o002 != 0 {
+        format!("everybody may write to the folder {shown}: run chmod o-w on it")
+    } else if access == Access::Group && mode & 0o2070 != 0o2070 {
+        format!(
+            "the folder {shown} is not open to its group: run chgrp and chmod g+rwxs on it, or leave access=group out"
+        )
+    } else if access == Access::Group {
+        return Ok(());
     } else if found.uid() != user {
         format!(
-            "the folder {shown} belongs to user {}, and you are {user}: choose another with file:/path",
+            "the folder {shown} belongs to user {}, and you are {user}: choose another with file:/path, or share it with \
+             file:/path?access=group",
             found.uid()
         )
-    } else if found.mode() & 0o022 != 0 {
+    } else if mode & 0o022 != 0 {
         format!(
-            "others may write to the folder {shown}: run chmod go-w on it, or choose another with file:/path"
+            "others may write to the folder {shown}: run chmod go-w on it, choose another with file:/path, or say \
+             file:/path?access=group"
         )
     } else {
         return Ok(());
@@ -257,7 +254,7 @@ fn check_trust(folder: &Path, user: u32) -> Result<()> {
     Err(Error::new(ErrorKind::Denied, why).with_backend("file"))
 }
 
-fn check_format(folder: &Path) -> Result<()> {
+fn check_format(folder: &Path, access: Access) -> Result<()> {
     let path = folder.join("format");
     match read_if_there(&path)? {
         Some(text) if text == FORMAT => Ok(()),
@@ -275,11 +272,15 @@ fn check_format(folder: &Path) -> Result<()> {
         _ => {
             // Several first clients may write it at once; each of them renames the same text into place.
             let draft = folder.join(format!("format.{}", uuid::Uuid::new_v4().simple()));
-            private_file()
+            access
+                .file()
                 .write(true)
                 .create_new(true)
                 .open(&draft)
-                .and_then(|mut file| file.write_all(FORMAT.as_bytes()))
+                .and_then(|mut file| {
+                    access.open_up(&file)?;
+                    file.write_all(FORMAT.as_bytes())
+                })
                 .and_then(|()| fs::rename(&draft, &path))
                 .map_err(|error| failed("write", &path, error))
         }
@@ -292,7 +293,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn refusal(folder: &Path) -> String {
-        let error = Store::open(folder).expect_err("not to be trusted");
+        let error = Store::open(folder, Access::Owner).expect_err("not to be trusted");
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
         error.to_string()
     }
@@ -301,10 +302,10 @@ mod tests {
     fn a_new_folder_is_private() {
         let dir = tempfile::tempdir().expect("temp");
         let folder = dir.path().join("a/b");
-        Store::open(&folder).expect("made");
+        Store::open(&folder, Access::Owner).expect("made");
         let mode = fs::metadata(&folder).expect("there").mode();
         assert_eq!(mode & 0o777, 0o700);
-        Store::open(&folder).expect("opened again");
+        Store::open(&folder, Access::Owner).expect("opened again");
     }
 
     #[test]
@@ -325,15 +326,34 @@ mod tests {
 
         fs::set_permissions(&real, fs::Permissions::from_mode(0o700)).expect("changed");
         let user = rustix::process::geteuid().as_raw();
-        let error = check_trust(&real, user + 1).expect_err("another owner");
+        let error = check_trust(&real, user + 1, Access::Owner).expect_err("another owner");
         assert!(error.to_string().contains("belongs to user"), "{error}");
+    }
+
+    #[test]
+    fn a_folder_is_shared_with_its_group_only_when_both_sides_say_so() {
+        let dir = tempfile::tempdir().expect("temp");
+        let folder = dir.path().join("shared");
+        Store::open(&folder, Access::Group).expect("made");
+        let mode = |path: &Path| fs::metadata(path).expect("there").mode();
+        assert_eq!(mode(&folder) & 0o7777, 0o2770);
+        assert_eq!(mode(&folder.join("locks")) & 0o7777, 0o2770);
+        assert_eq!(mode(&folder.join("format")) & 0o777, 0o660);
+        assert!(refusal(&folder).contains("access=group"));
+        let group = |mode| {
+            fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).expect("changed");
+            let error = Store::open(&folder, Access::Group).expect_err("not to be trusted");
+            error.to_string()
+        };
+        assert!(group(0o2777).contains("chmod o-w"));
+        assert!(group(0o700).contains("g+rwxs"));
     }
 
     #[test]
     fn another_format_is_refused() {
         let dir = tempfile::tempdir().expect("temp");
-        fs::write(dir.path().join("format"), "dlock-file 2\n").expect("written");
-        let error = Store::open(dir.path()).expect_err("unknown format");
-        assert!(error.to_string().contains("dlock-file 2"), "{error}");
+        fs::write(dir.path().join("format"), "dlock-file 9\n").expect("written");
+        let error = Store::open(dir.path(), Access::Owner).expect_err("unknown format");
+        assert!(error.to_string().contains("dlock-file 9"), "{error}");
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::{Error, ErrorKind, Result};
 
-use crate::connect::{Store, private_file};
+use crate::connect::Store;
 use crate::error::failed;
 use crate::key::Key;
 
@@ -30,12 +30,9 @@ impl Store {
         let until = Instant::now() + PATIENCE;
         loop {
             // Each pass has its own descriptor: the kernel's lock belongs to it, so tasks exclude each other as well (C2).
-            let file = private_file()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(&path)
+            let file = self
+                .access
+                .open_or_make(&path)
                 .map_err(|error| failed("open", &path, error))?;
             lock(&file, &path, until)?;
             let gate = Gate {

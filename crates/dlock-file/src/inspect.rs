@@ -34,7 +34,7 @@ impl Store {
     }
 
     fn info(&self, mut state: State) -> Result<LockInfo> {
-        state.sweep_all(|id| self.is_alive(id))?;
+        state.sweep_all(|id, origin| self.is_alive(id, origin))?;
         let mut info = LockInfo::new(state.name);
         for holder in state.holders {
             let mut known = HolderInfo::new(holder.attempt.to_string(), holder.mode);

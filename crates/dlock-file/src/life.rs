@@ -8,11 +8,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use dlock_core::Result;
+use dlock_core::backend::AttemptId;
+use dlock_core::{Error, ErrorKind, Result};
 
-use crate::connect::{Store, locked, private_file};
+use crate::connect::{Store, locked};
 use crate::error::failed;
 use crate::key::Key;
+use crate::origin::Origin;
 
 /// How many clients a new one looks at, at most.
 const FUNERALS: usize = 64;
@@ -40,6 +42,8 @@ pub(crate) struct Life {
     id: ClientId,
     path: PathBuf,
     file: File,
+    /// The attempts of which a line may stand in a lock's file.
+    lines: HashSet<AttemptId>,
 }
 
 impl Life {
@@ -57,7 +61,11 @@ impl Life {
 
 impl Drop for Life {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        // With lines left, the file stays: one that can be locked says that its client has ended, and one that is missing does not.
+        // Whoever comes next removes both.
+        if self.lines.is_empty() {
+            let _ = fs::remove_file(&self.path);
+        }
         let _ = self.file.unlock();
     }
 }
@@ -75,26 +83,58 @@ impl Store {
         let path = self.path("clients", &id.to_string());
         let draft = path.with_extension("draft");
         // Locked before it has its name: nobody ever sees it unlocked while we live.
-        let file = private_file()
+        let file = self
+            .access
+            .file()
             .write(true)
             .create(true)
             .truncate(false)
             .open(&draft)
             .and_then(|file| {
                 file.lock()?;
+                self.access.open_up(&file)?;
                 fs::rename(&draft, &path)?;
                 Ok(file)
             })
             .map_err(|error| failed("make", &path, error))?;
         match life.as_mut() {
             Some(life) => life.file = file,
-            None => *life = Some(Life { id, path, file }),
+            None => {
+                *life = Some(Life {
+                    id,
+                    path,
+                    file,
+                    lines: HashSet::new(),
+                });
+            }
         }
         Ok(id)
     }
 
-    /// Whether a client lives.
-    pub(crate) fn is_alive(&self, id: ClientId) -> Result<bool> {
+    /// Before a line of an attempt is written: it stands for `me`, which must not have ended meanwhile.
+    pub(crate) fn note_line(&self, me: ClientId, attempt: AttemptId) -> Result<()> {
+        match locked(&self.life).as_mut() {
+            Some(life) if life.id == me => {
+                life.lines.insert(attempt);
+                Ok(())
+            }
+            _ => Err(
+                Error::new(ErrorKind::Closed, "the client was closed meanwhile")
+                    .with_backend("file"),
+            ),
+        }
+    }
+
+    /// After the line of an attempt was removed, or found to be gone.
+    pub(crate) fn strike_line(&self, attempt: AttemptId) {
+        if let Some(life) = locked(&self.life).as_mut() {
+            life.lines.remove(&attempt);
+        }
+    }
+
+    /// Whether a client lives. When its proof is missing, the process that wrote the line is asked, where one is known: a holder may have
+    /// lost its proof to a cleaner of old files. A waiter may be passed over; it comes again by itself.
+    pub(crate) fn is_alive(&self, id: ClientId, origin: Option<&Origin>) -> Result<bool> {
         if locked(&self.life)
             .as_ref()
             .is_some_and(|life| life.id == id)
@@ -104,7 +144,9 @@ impl Store {
         let path = self.path("clients", &id.to_string());
         match File::open(&path) {
             Ok(file) => is_locked(&file).map_err(|error| failed("lock", &path, error)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(origin.is_some_and(Origin::may_live))
+            }
             Err(error) => Err(failed("open", &path, error)),
         }
     }
@@ -139,7 +181,7 @@ impl Store {
         let mut dead = HashSet::new();
         for file in files {
             match file.parse() {
-                Ok(id) if !self.is_alive(id)? => {
+                Ok(id) if !self.is_alive(id, None)? => {
                     dead.insert(id);
                 }
                 Ok(_) => {}
@@ -173,7 +215,10 @@ impl Store {
             return Ok(());
         };
         let mut page = self.page(&key, &state.name)?;
-        if page.state.sweep_all(|id| self.is_alive(id))? {
+        if page
+            .state
+            .sweep_all(|id, origin| self.is_alive(id, origin))?
+        {
             page.write()?;
             self.wake_next(&page.state);
         }
@@ -203,5 +248,30 @@ fn is_locked(file: &File) -> io::Result<bool> {
         }
         Err(TryLockError::WouldBlock) => Ok(true),
         Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Access;
+
+    /// Its proof is gone in good order, so the line would stand there until the process ends.
+    #[test]
+    fn no_line_is_written_for_a_client_that_was_closed_meanwhile() {
+        let dir = tempfile::tempdir().expect("temp");
+        let store = Store::open(dir.path(), Access::Owner).expect("made");
+        let me = store.me().expect("a proof");
+        store.note_line(me, AttemptId::new()).expect("it lives");
+        locked(&store.life).take();
+        let path = store.path("clients", &me.to_string());
+        assert!(path.exists(), "with a line left, the proof stays");
+        assert!(!store.is_alive(me, Some(&Origin::ours())).expect("asked"));
+        let next = store.me().expect("another proof");
+        let closed = store.note_line(me, AttemptId::new());
+        assert_eq!(closed.expect_err("closed").kind(), ErrorKind::Closed);
+        locked(&store.life).take();
+        let path = store.path("clients", &next.to_string());
+        assert!(!path.exists(), "without a line, nothing is left");
     }
 }

@@ -1,6 +1,7 @@
 //! Free if still the owner; and the downgrade, which is the same step with another ending.
 
-use dlock_core::{AttemptId, Error, ErrorKind, Mode, Name, Released, Result};
+use dlock_core::backend::AttemptId;
+use dlock_core::{Error, ErrorKind, Mode, Name, Released, Result};
 
 use crate::connect::Store;
 use crate::key::Key;
@@ -12,16 +13,19 @@ impl Store {
             Ok(gate) => gate,
             // The folder was removed, and every hold with it.
             Err(error) if error.kind() == ErrorKind::Unreachable => {
+                self.strike_line(attempt);
                 return Ok(Released::AlreadyLost);
             }
             Err(error) => return Err(error),
         };
         let mut page = self.page(&key, name)?;
         let Some(place) = page.state.holders.iter().position(|h| h.attempt == attempt) else {
+            self.strike_line(attempt);
             return Ok(Released::AlreadyLost);
         };
         page.state.holders.remove(place);
         page.write()?;
+        self.strike_line(attempt);
         // First out of the gate, then the bell: the one who wakes does not find it shut.
         drop(gate);
         self.wake_next(&page.state);

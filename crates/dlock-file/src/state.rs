@@ -4,10 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use dlock_core::{AttemptId, Error, ErrorKind, HeldNow, Mode, Name, Result};
+use dlock_core::backend::AttemptId;
+use dlock_core::{Error, ErrorKind, HeldNow, Mode, Name, Result};
 use uuid::Uuid;
 
 use crate::life::ClientId;
+use crate::origin::Origin;
 
 /// A waiter that was not seen for this long is passed over: its process is stopped, or its future leaked (C18).
 pub(crate) const WAITER_LEASE: Duration = Duration::from_secs(2);
@@ -25,7 +27,7 @@ pub(crate) struct Holder {
     pub(crate) client: ClientId,
     pub(crate) mode: Mode,
     pub(crate) token: u64,
-    pub(crate) pid: u32,
+    pub(crate) origin: Origin,
     /// Microseconds since 1970, for people.
     pub(crate) since: u64,
     pub(crate) label: String,
@@ -65,6 +67,8 @@ impl State {
                 self.holders.iter().all(|h| h.mode == mode)
                     && self.holders.len() < usize::try_from(limit).unwrap_or(usize::MAX)
             }
+            // A mode of a later core, which asks only for those that the capabilities name: alone is always safe.
+            _ => self.holders.is_empty(),
         }
     }
 
@@ -109,12 +113,12 @@ impl State {
         &mut self,
         now: u64,
         me: ClientId,
-        alive: impl Fn(ClientId) -> Result<bool>,
+        alive: impl Fn(ClientId, Option<&Origin>) -> Result<bool>,
     ) -> Result<bool> {
-        let mut changed = retain(&mut self.holders, |holder| alive(holder.client))?;
+        let mut changed = retain(&mut self.holders, |h| alive(h.client, Some(&h.origin)))?;
         while let Some(head) = self.waiters.first() {
             let quiet = now.saturating_sub(head.seen) > micros(WAITER_LEASE);
-            if head.client == me || (!quiet && alive(head.client)?) {
+            if head.client == me || (!quiet && alive(head.client, None)?) {
                 break;
             }
             self.waiters.remove(0);
@@ -124,16 +128,19 @@ impl State {
     }
 
     /// Removes everybody who is dead.
-    pub(crate) fn sweep_all(&mut self, alive: impl Fn(ClientId) -> Result<bool>) -> Result<bool> {
-        let holders = retain(&mut self.holders, |holder| alive(holder.client))?;
-        let waiters = retain(&mut self.waiters, |waiter| alive(waiter.client))?;
+    pub(crate) fn sweep_all(
+        &mut self,
+        alive: impl Fn(ClientId, Option<&Origin>) -> Result<bool>,
+    ) -> Result<bool> {
+        let holders = retain(&mut self.holders, |h| alive(h.client, Some(&h.origin)))?;
+        let waiters = retain(&mut self.waiters, |w| alive(w.client, None))?;
         Ok(holders || waiters)
     }
 
     /// Reads what [`Display`](fmt::Display) wrote; `None` when it was cut short or is something else.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut lines = text.strip_suffix("end\n")?.lines();
-        if lines.next()? != "dlock 1" {
+        if lines.next()? != "dlock 2" {
             return None;
         }
         let name = Name::new(lines.next()?.strip_prefix("name ")?).ok()?;
@@ -152,13 +159,13 @@ impl State {
 /// The label comes last: it may hold spaces. No name or label holds a line break.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "dlock 1\nname {}", self.name)?;
+        writeln!(f, "dlock 2\nname {}", self.name)?;
         for h in &self.holders {
             let mode = ModeText(h.mode);
             writeln!(
                 f,
                 "hold {} {} {mode} {} {} {} {}",
-                h.attempt, h.client, h.token, h.pid, h.since, h.label
+                h.attempt, h.client, h.token, h.origin, h.since, h.label
             )?;
         }
         for w in &self.waiters {
@@ -180,7 +187,7 @@ fn parse_holder(rest: &str) -> Option<Holder> {
         client: parts.next()?.parse().ok()?,
         mode: parts.next()?.parse::<ModeText>().ok()?.0,
         token: parts.next()?.parse().ok()?,
-        pid: parts.next()?.parse().ok()?,
+        origin: parts.next()?.parse().ok()?,
         since: parts.next()?.parse().ok()?,
         label: parts.next()?.to_owned(),
     })
@@ -210,6 +217,7 @@ impl fmt::Display for ModeText {
             Mode::Exclusive => f.write_str("x"),
             Mode::Shared => f.write_str("s"),
             Mode::Permit { limit } => write!(f, "p{limit}"),
+            _ => f.write_str("x"),
         }
     }
 }
@@ -271,7 +279,7 @@ mod tests {
             client: client(1),
             mode,
             token: 7,
-            pid: 42,
+            origin: Origin::ours(),
             since: 1_000_000,
             label: "job @host: 42".to_owned(),
         }
@@ -352,7 +360,9 @@ mod tests {
         state.waiters.push(waiter(Mode::Shared, client(2), now)); // dead
         state.waiters.push(waiter(Mode::Shared, client(3), 0)); // quiet
         state.waiters.push(waiter(Mode::Shared, client(4), now));
-        let changed = state.sweep(now, client(9), |id| Ok(id == client(3) || id == client(4)));
+        let changed = state.sweep(now, client(9), |id, _| {
+            Ok(id == client(3) || id == client(4))
+        });
         assert!(changed.expect("no failure"));
         assert!(state.holders.is_empty());
         assert_eq!(state.waiters.len(), 1);

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dlock_core::{Attempt, Busy, Lease, Moment, Request, Result};
+use dlock_core::backend::{Attempt, Busy, Lease, Request};
+use dlock_core::{Moment, Result};
 use tokio::sync::Notify;
 
 use crate::acquire::{Ask, Outcome};
@@ -171,7 +172,10 @@ impl Store {
         let client = locked(&self.life).as_ref()?.id();
         let mut porch = locked(&self.porch);
         if porch.as_ref().is_none_or(|porch| porch.client != client) {
-            *porch = Porch::open(client, self.path("wake", &socket_of(&client.to_string()))).ok();
+            let path = self.path("wake", &socket_of(&client.to_string()));
+            *porch = Porch::open(client, path)
+                .and_then(|porch| self.access.open_up_path(&porch.path).map(|()| porch))
+                .ok();
         }
         porch.as_ref().map(|porch| (client, porch.board.clone()))
     }

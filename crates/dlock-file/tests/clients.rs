@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dlock_core::{Backend, ErrorKind, Locks, Mode, Name, Request, SystemClock};
+use dlock_core::backend::{Backend, Request};
+use dlock_core::{ErrorKind, Locks, Mode, Name, SystemClock};
 use dlock_file::{Config, FileBackend};
 
 fn backend(folder: &Path) -> FileBackend {
@@ -14,7 +15,7 @@ fn backend(folder: &Path) -> FileBackend {
 }
 
 fn client(folder: &Path) -> Locks {
-    Locks::new(Arc::new(backend(folder))).unwrap()
+    Locks::new(backend(folder)).unwrap()
 }
 
 fn files(folder: &Path, part: &str) -> usize {
@@ -55,7 +56,17 @@ async fn many_tasks_of_many_clients_never_overlap_and_tokens_increase() {
     assert_eq!(files(dir.path(), "locks"), 0);
     assert_eq!(files(dir.path(), "wake"), 0);
     assert_eq!(files(dir.path(), "clients"), 0, "the clients are gone");
-    assert!(files(dir.path(), "gates") <= 128);
+}
+
+#[tokio::test]
+async fn there_are_as_many_gates_as_the_format_says_however_many_names_there_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let locks = client(dir.path());
+    for number in 0..1000 {
+        let mutex = locks.mutex(format!("name-{number}")).unwrap();
+        let _ = mutex.lock().await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(files(dir.path(), "gates"), 64);
 }
 
 #[tokio::test]
@@ -182,6 +193,30 @@ async fn a_client_whose_proof_of_life_was_removed_makes_it_again() {
     }
     let _ = guard.release().await.unwrap();
     let _ = other.release().await.unwrap();
+}
+
+fn remove_all_proofs(folder: &Path) {
+    for entry in std::fs::read_dir(folder.join("clients")).unwrap() {
+        std::fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+}
+
+/// A cleaner of old files came by, and another client is the first to look after it (C1).
+#[tokio::test]
+async fn a_client_whose_proof_of_life_was_removed_still_holds_for_whoever_looks_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let mine = client(dir.path());
+    let guard = mine.mutex("a").unwrap().lock().await.unwrap();
+    remove_all_proofs(dir.path());
+    // One that comes now buries the dead, too.
+    let theirs = client(dir.path());
+    let taken = theirs.mutex("a").unwrap().try_lock().await.unwrap();
+    assert!(taken.is_none(), "a second holder");
+    assert_eq!(theirs.inspect("a").await.unwrap().holders.len(), 1);
+    let released = guard.release().await.unwrap();
+    assert_eq!(released, dlock_core::Released::Freed);
+    let taken = theirs.mutex("a").unwrap().try_lock().await.unwrap();
+    assert!(taken.is_some());
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use dlock_conformance::{Ability, Harness, Residue, async_trait};
-use dlock_core::{Backend, Error, ErrorKind, Name, Result};
+use dlock_core::backend::Backend;
+use dlock_core::{Error, ErrorKind, Name, Result};
 use dlock_file::Config;
 
 struct Folder {

@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dlock_core::Locks;
@@ -20,12 +19,17 @@ const WORKERS: usize = 6;
 const KILLS: usize = 80;
 
 fn client(folder: &Path) -> Locks {
-    Locks::new(Arc::new(Config::new(folder).connect().unwrap())).unwrap()
+    Locks::new(Config::new(folder).connect().unwrap()).unwrap()
 }
 
 fn start_worker(folder: &Path) -> Child {
+    start(folder, "worker")
+}
+
+/// One of the tests here, in a process of its own.
+fn start(folder: &Path, what: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "worker", "--ignored", "--nocapture"])
+        .args(["--exact", what, "--ignored", "--nocapture"])
         .env(FOLDER, folder)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -99,6 +103,41 @@ async fn holders_and_waiters_killed_anywhere_leave_the_lock_whole() {
             .collect();
         assert!(left.is_empty(), "left in {part}: {left:?}");
     }
+}
+
+/// Holds a lock until it is killed.
+#[tokio::test]
+#[ignore = "run in a process of its own by the test below"]
+async fn holder() {
+    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    let locks = client(&folder.join("locks"));
+    let _guard = locks.mutex("held").unwrap().lock().await.unwrap();
+    File::create(folder.join("ready")).unwrap();
+    std::future::pending::<()>().await;
+}
+
+/// Its proof of life was removed, so the kernel can no longer be asked: the process itself is (C1, C12).
+#[tokio::test]
+async fn a_holder_without_its_proof_of_life_holds_until_its_process_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut process = start(dir.path(), "holder");
+    while !dir.path().join("ready").exists() {
+        assert!(process.try_wait().unwrap().is_none(), "it ended");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let folder = dir.path().join("locks");
+    for proof in std::fs::read_dir(folder.join("clients")).unwrap() {
+        std::fs::remove_file(proof.unwrap().path()).unwrap();
+    }
+    let locks = client(&folder);
+    let mutex = locks.mutex("held").unwrap();
+    assert!(mutex.try_lock().await.unwrap().is_none(), "a second holder");
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert!(
+        mutex.try_lock().await.unwrap().is_some(),
+        "held by the dead"
+    );
 }
 
 /// Nobody enters while another is inside, unless that one was killed there; and tokens increase (C1, C11).

@@ -3,9 +3,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dlock_core::backend::{Attempt, Backend, Busy, Lease, Renewal, Request};
 use dlock_core::{
-    Attempt, Backend, Busy, Capabilities, Clock, Error, ErrorKind, Fairness, HeldNow, Lease,
-    Liveness, LockInfo, Name, Reach, Released, Renewal, Request, Result, WakeUp,
+    Capabilities, Clock, Error, ErrorKind, Fairness, HeldNow, Liveness, LockInfo, Name, Reach,
+    Released, Result, WakeUp,
 };
 
 use crate::control::{Control, Link};
@@ -228,6 +229,14 @@ impl Backend for MemoryBackend {
         let found = self.store.list(prefix);
         self.link.reply(&self.store).await?;
         Ok(found)
+    }
+
+    async fn changed(&self, name: &Name, seen: Option<&str>) {
+        if self.link.send(&self.store).await.is_err() {
+            return std::future::pending().await;
+        }
+        self.store.changed(name, seen).await;
+        self.link.not_hung().await;
     }
 
     async fn break_lock(&self, name: &Name) -> Result<bool> {

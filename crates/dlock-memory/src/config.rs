@@ -1,7 +1,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use dlock_core::{BackendUrl, Error, Result};
+use dlock_core::backend::BackendUrl;
+use dlock_core::{Error, Result};
 
 use crate::MemoryBackend;
 use crate::store::Store;

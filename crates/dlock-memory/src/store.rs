@@ -5,11 +5,12 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use dlock_core::backend::{AttemptId, Request};
 use dlock_core::{
-    AttemptId, Clock, Error, ErrorKind, FencingToken, HolderInfo, LockInfo, LossReason, Mode,
-    Moment, Name, Request, Result, SystemClock, WaiterInfo,
+    Clock, Error, ErrorKind, FencingToken, HolderInfo, LockInfo, LossReason, Mode, Moment, Name,
+    Result, SystemClock, WaiterInfo,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 /// How long an abandoned attempt is remembered, so that a late request of it cannot take effect.
 const REMEMBER: Duration = Duration::from_secs(60);
@@ -19,6 +20,8 @@ pub(crate) struct Store {
     clock: Arc<dyn Clock>,
     pub(crate) identity: String,
     state: Mutex<State>,
+    /// Told when a lock may have another holder.
+    changes: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -75,6 +78,7 @@ impl Store {
             clock,
             identity,
             state: Mutex::default(),
+            changes: Notify::new(),
         })
     }
 
@@ -106,7 +110,10 @@ impl Store {
             return Ok(Tried::Held(grant));
         }
         Ok(match state.take_if_free(request, now) {
-            Some(grant) => Tried::Held(grant),
+            Some(grant) => {
+                self.changes.notify_waiters();
+                Tried::Held(grant)
+            }
             None => Tried::Busy {
                 free_in: state.free_at(request.name()).map(|at| at.since(now)),
             },
@@ -126,6 +133,7 @@ impl Store {
             return Ok(Ok(grant));
         }
         if let Some(grant) = state.take_if_free(request, now) {
+            self.changes.notify_waiters();
             return Ok(Ok(grant));
         }
         let (grant, granted) = oneshot::channel();
@@ -148,8 +156,32 @@ impl Store {
     pub(crate) fn sweep(&self, name: &Name) -> Option<Moment> {
         let now = self.clock.now();
         let mut state = self.state();
-        state.sweep(name, now);
+        if !state.sweep(name, now).is_empty() {
+            self.changes.notify_waiters();
+        }
         state.free_at(name)
+    }
+
+    /// Resolves when the exclusive holder is another than `seen`.
+    pub(crate) async fn changed(&self, name: &Name, seen: Option<&str>) {
+        loop {
+            let mut changes = std::pin::pin!(self.changes.notified());
+            changes.as_mut().enable();
+            let alone = |holder: &HolderInfo| holder.mode == Mode::Exclusive;
+            let info = self.inspect(name);
+            let holder = info.holders.into_iter().find(alone);
+            if holder.as_ref().map(|holder| holder.owner.as_str()) != seen {
+                return;
+            }
+            // A dead holder makes no change by itself.
+            match self.sweep(name) {
+                Some(end) => tokio::select! {
+                    () = changes => {}
+                    () = self.sleep_until(end) => {}
+                },
+                None => changes.await,
+            }
+        }
     }
 
     pub(crate) fn renew(
@@ -178,7 +210,9 @@ impl Store {
         let now = self.clock.now();
         let mut state = self.state();
         state.sweep(name, now);
-        state.drop_holder(name, attempt, now)
+        let found = state.drop_holder(name, attempt, now);
+        self.changes.notify_waiters();
+        found
     }
 
     /// Removes whatever an attempt left, and refuses what of it may still come.
@@ -191,6 +225,7 @@ impl Store {
         }
         state.drop_holder(name, attempt, now);
         state.settle(name, now);
+        self.changes.notify_waiters();
     }
 
     /// `false` when the hold is gone.
@@ -206,6 +241,7 @@ impl Store {
         };
         holder.mode = Mode::Shared;
         state.settle(name, now);
+        self.changes.notify_waiters();
         true
     }
 
@@ -245,6 +281,7 @@ impl Store {
             .get_mut(name)
             .is_some_and(|lock| !std::mem::take(&mut lock.holders).is_empty());
         state.settle(name, now);
+        self.changes.notify_waiters();
         broken
     }
 
@@ -261,6 +298,7 @@ impl Store {
         for attempt in attempts {
             state.drop_holder(&name, attempt, now);
         }
+        self.changes.notify_waiters();
     }
 
     pub(crate) fn names(&self) -> usize {
@@ -476,6 +514,8 @@ impl Lock {
                 self.holders.iter().all(|holder| holder.mode == mode)
                     && self.holders.len() < limit as usize
             }
+            // A mode of a later core, which asks only for those that the capabilities name: alone is always safe.
+            _ => self.holders.is_empty(),
         }
     }
 }

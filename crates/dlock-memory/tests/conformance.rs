@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, async_trait};
-use dlock_core::{Backend, Name, Result};
+use dlock_core::backend::Backend;
+use dlock_core::{Name, Result};
 use dlock_memory::{Control, MemoryBackend};
 
 struct Memory {

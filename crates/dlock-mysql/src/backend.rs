@@ -2,10 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::{
-    Attempt, Backend, Capabilities, Error, ErrorKind, Lease, LockInfo, Name, Operation, Released,
-    Renewal, Request, Result,
-};
+use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::{Capabilities, Error, ErrorKind, LockInfo, Name, Operation, Released, Result};
 
 use crate::carried::CarriedLocks;
 use crate::config::{Config, LockMode};
@@ -75,7 +73,7 @@ impl MySqlBackend {
                 })
             }
             LockMode::Session | LockMode::Advisory => {
-                let locks = CarriedLocks::new(link, config, &setup.carrying);
+                let locks = CarriedLocks::new(link, config, &setup);
                 locks.rehearse().await?;
                 Ok(Self {
                     locks: Arc::new(locks),
@@ -155,6 +153,14 @@ impl Backend for MySqlBackend {
 
     async fn break_lock(&self, name: &Name) -> Result<bool> {
         self.locks.break_lock(name).await
+    }
+
+    async fn others_wait(&self, name: &Name) -> bool {
+        self.locks.others_wait(name).await
+    }
+
+    fn keeps_order(&self) -> bool {
+        self.locks.keeps_order()
     }
 
     async fn close(&self) -> Result<()> {

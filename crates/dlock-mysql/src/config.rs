@@ -5,7 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dlock_core::{Error, Host, Result};
+use dlock_core::backend::Host;
+use dlock_core::{Error, Result};
 
 pub use self::mode::LockMode;
 use crate::MySqlBackend;

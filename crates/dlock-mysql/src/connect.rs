@@ -17,6 +17,11 @@ pub(crate) use self::value::{Answer, Arg, Line};
 pub(crate) use self::wire::Wire;
 use crate::config::Config;
 
+/// The named lock of a connection that carries a hold.
+pub(crate) fn call_sign(key: u64) -> String {
+    format!("dlock:conn:{key:016X}")
+}
+
 pub(crate) fn opts(config: &Config, setup: &str) -> Opts {
     let builder = OptsBuilder::default()
         .ip_or_hostname(config.host.name.clone())

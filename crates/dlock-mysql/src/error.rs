@@ -1,6 +1,6 @@
 //! Client error -> [`dlock_core::Error`].
 
-use dlock_core::{Error, ErrorKind, HeldNow};
+use dlock_core::{Error, ErrorKind};
 use mysql_async::{DriverError, Error as MySqlError, IoError};
 
 /// What befell one call.
@@ -41,6 +41,16 @@ impl Trouble {
         let mut gone = Self::new(ErrorKind::Unreachable, "the connection has ended");
         gone.broken = true;
         gone
+    }
+
+    /// It takes no writes any more, so its locks exclude nobody.
+    pub(crate) fn demoted() -> Self {
+        let mut demoted = Self::new(
+            ErrorKind::Unreachable,
+            "the server takes no writes (read_only is on): was it demoted?",
+        );
+        demoted.broken = true;
+        demoted
     }
 
     /// An answer that none of our statements gives.
@@ -91,10 +101,13 @@ impl Trouble {
             }
             Some(MySqlError::Other(_)) => true,
             // The client's way to say that it does not understand a packet.
-            Some(MySqlError::Io(IoError::Io(io))) => matches!(
-                io.kind(),
-                std::io::ErrorKind::Other | std::io::ErrorKind::InvalidData
-            ),
+            Some(MySqlError::Io(IoError::Io(io))) => {
+                self.kind == ErrorKind::Unreachable
+                    && matches!(
+                        io.kind(),
+                        std::io::ErrorKind::Other | std::io::ErrorKind::InvalidData
+                    )
+            }
             _ => false,
         };
         if stranger {
@@ -111,10 +124,9 @@ impl Trouble {
 
 impl From<Trouble> for Error {
     fn from(trouble: Trouble) -> Self {
-        let mut error = Self::new(trouble.kind, trouble.message).with_retryable(trouble.retryable);
-        if !trouble.sent {
-            error = error.with_held(HeldNow::No);
-        }
+        let error = Self::new(trouble.kind, trouble.message)
+            .with_retryable(trouble.retryable)
+            .after_sending(trouble.sent);
         match trouble.source {
             Some(source) => error.with_source(source),
             None => error,
@@ -136,6 +148,8 @@ impl From<MySqlError> for Trouble {
                 trouble.sent = trouble.broken;
                 trouble
             }
+            #[cfg(feature = "tls")]
+            MySqlError::Io(IoError::Io(io)) if is_certificate(io) => untrusted(&text),
             MySqlError::Io(IoError::Io(io)) => {
                 let advice = match io.kind() {
                     std::io::ErrorKind::ConnectionRefused => {
@@ -146,13 +160,7 @@ impl From<MySqlError> for Trouble {
                 Self::new(ErrorKind::Unreachable, with_advice(advice, &text))
             }
             #[cfg(feature = "tls")]
-            MySqlError::Io(IoError::Tls(_)) => Self::new(
-                ErrorKind::Denied,
-                with_advice(
-                    "no TLS with this server: check its certificate and the setting ca",
-                    &text,
-                ),
-            ),
+            MySqlError::Io(IoError::Tls(_)) => untrusted(&text),
             MySqlError::Driver(DriverError::ConnectionClosed) => {
                 Self::new(ErrorKind::Unreachable, "the server closed the connection")
             }
@@ -170,6 +178,25 @@ impl From<MySqlError> for Trouble {
     }
 }
 
+/// A failed handshake comes as an error of the stream, with its own error inside.
+#[cfg(feature = "tls")]
+fn is_certificate(io: &std::io::Error) -> bool {
+    io.get_ref()
+        .is_some_and(|inner| inner.downcast_ref::<rustls::Error>().is_some())
+}
+
+#[cfg(feature = "tls")]
+fn untrusted(text: &str) -> Trouble {
+    Trouble::new(
+        ErrorKind::Denied,
+        with_advice(
+            "no TLS with this server: nobody we trust has signed its certificate, or it is for another name. One that the server made \
+             for itself must be given as the setting ca",
+            text,
+        ),
+    )
+}
+
 fn with_advice(advice: &str, text: &str) -> String {
     if advice.is_empty() {
         return text.to_owned();
@@ -183,6 +210,10 @@ fn classify(code: u16) -> (ErrorKind, &'static str) {
         1044 | 1045 | 1698 | 3118 | 4151 => (
             ErrorKind::Denied,
             "the server refused the login: check user, password and the rights on the database",
+        ),
+        1095 => (
+            ErrorKind::Denied,
+            "the connection belongs to another user, whom this one may not disconnect",
         ),
         1142 | 1143 | 1227 | 1370 => (
             ErrorKind::Denied,
@@ -231,6 +262,7 @@ fn is_contended(code: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use dlock_core::HeldNow;
     use mysql_async::ServerError;
 
     use super::*;
@@ -275,6 +307,28 @@ mod tests {
             };
             assert_eq!(error.held_now(), held, "{code}");
             assert!(error.message().contains("said the server"), "{error}");
+        }
+    }
+
+    #[test]
+    fn whatever_comes_after_a_request_was_sent_is_in_doubt() {
+        for code in [1045, 1049, 1040, 1290, 1064] {
+            // The refusal of a reconnect, after a first try that was sent, says nothing about that try.
+            let later = Error::from(server(code).while_connecting().in_doubt());
+            assert_eq!(later.held_now(), HeldNow::Unknown, "{code}");
+            let first = Error::from(server(code).while_connecting());
+            assert_eq!(first.held_now(), HeldNow::No, "{code}");
+        }
+        for kind in [
+            ErrorKind::Denied,
+            ErrorKind::Closed,
+            ErrorKind::Conflict,
+            ErrorKind::Invalid,
+        ] {
+            let error = Error::from(Trouble::new(kind, "said later").in_doubt());
+            assert_eq!(error.held_now(), HeldNow::Unknown, "{kind:?}");
+            let error = Error::from(Trouble::new(kind, "said at once").unsent());
+            assert_eq!(error.held_now(), HeldNow::No, "{kind:?}");
         }
     }
 

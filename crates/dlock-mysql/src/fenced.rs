@@ -55,7 +55,7 @@ impl Fence {
     ///
     /// ```
     /// let fence = dlock_mysql::fenced::Fence::new("shop_")?;
-    /// assert!(fence.table_sql().starts_with("CREATE TABLE IF NOT EXISTS shop_fenced"));
+    /// assert!(fence.table_sql().starts_with("CREATE TABLE IF NOT EXISTS `shop_fenced`"));
     /// # Ok::<(), dlock_core::Error>(())
     /// ```
     pub fn table_sql(&self) -> &str {
@@ -113,7 +113,7 @@ mod tests {
     fn every_statement_names_the_table_of_the_prefix() {
         let fence = Fence::new("x_").expect("a good prefix");
         for sql in [&fence.table, &fence.record, &fence.read] {
-            assert!(sql.contains(" x_fenced "), "{sql}");
+            assert!(sql.contains(" `x_fenced` "), "{sql}");
         }
         Fence::new("x; DROP TABLE users").expect_err("not a prefix");
     }

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 const LONGEST_PREFIX: usize = 40;
 
-/// A prefix becomes part of SQL, so it is checked here and never quoted.
+/// A prefix becomes part of SQL, inside the quotes of a table's name, so it is checked here.
 pub(crate) fn check_prefix(prefix: &str) -> Result<()> {
     let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if prefix.len() > LONGEST_PREFIX

@@ -17,7 +17,8 @@
 
 use std::time::Duration;
 
-use dlock_core::{Backoff, Error, ErrorKind, Result};
+use dlock_core::backend::Backoff;
+use dlock_core::{Error, ErrorKind, Result};
 use mysql_async::Value;
 use mysql_async::prelude::Queryable;
 
@@ -107,6 +108,10 @@ impl Versioned {
 
 /// Repeats `work` while it ends in a conflict, with randomised, growing pauses, `times` times at most.
 ///
+/// A conflict is one of [`Versioned::commit_if`], and what the server undoes for the sake of another transaction: a deadlock, a wait for a row
+/// that took too long, and a row that has changed since it was read (`innodb_snapshot_isolation`). The last ones are known by the
+/// [`mysql_async::Error`] among the sources of the error. The transaction must have been rolled back, as it is when it is dropped.
+///
 /// # Errors
 ///
 /// The last conflict, or the first error of another kind.
@@ -116,12 +121,29 @@ pub async fn retry<T>(times: u32, mut work: impl AsyncFnMut() -> Result<T>) -> R
     loop {
         left -= 1;
         match work().await {
-            Err(error) if error.kind() == ErrorKind::Conflict && left > 0 => {
+            Err(error) if is_conflict(&error) && left > 0 => {
                 tokio::time::sleep(backoff.pause()).await;
             }
             outcome => return outcome,
         }
     }
+}
+
+/// "Record has changed since last read", "Lock wait timeout exceeded", "Deadlock found".
+const UNDONE: [u16; 3] = [1020, 1205, 1213];
+
+fn is_conflict(error: &Error) -> bool {
+    if error.kind() == ErrorKind::Conflict {
+        return true;
+    }
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        if let Some(mysql_async::Error::Server(server)) = inner.downcast_ref() {
+            return UNDONE.contains(&server.code);
+        }
+        source = inner.source();
+    }
+    false
 }
 
 fn quoted(name: &str) -> Result<String> {
@@ -153,6 +175,26 @@ mod tests {
             Versioned::new(bad, "id", "version").expect_err(bad);
         }
         Versioned::new("t", "a.b", "version").expect_err("a column has no table");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_server_undoes_for_another_one_is_repeated() {
+        for (code, expected) in [(1213, 3), (1205, 3), (1020, 3), (1062, 1)] {
+            let mut calls = 0;
+            let outcome: Result<()> = retry(3, async || {
+                calls += 1;
+                Err(explain(mysql_async::Error::Server(
+                    mysql_async::ServerError {
+                        code,
+                        message: "said the server".to_owned(),
+                        state: "HY000".to_owned(),
+                    },
+                )))
+            })
+            .await;
+            outcome.expect_err("it fails each time");
+            assert_eq!(calls, expected, "{code}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

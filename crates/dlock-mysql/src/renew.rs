@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Error, Lease, LossReason, Renewal};
+use dlock_core::backend::{Lease, Renewal};
+use dlock_core::{Error, LossReason};
 
 use crate::connect::{Arg, Job, Link};
 use crate::error::Trouble;

@@ -10,7 +10,13 @@ use crate::error::Trouble;
 use crate::key::check_prefix;
 
 /// The version of the tables that this program works with.
-const VERSION: u64 = 1;
+fn version(mode: LockMode) -> u64 {
+    match mode {
+        LockMode::Lease | LockMode::Unique => 1,
+        // A mark names its connection by a call sign, and has the holder's label.
+        LockMode::Session | LockMode::Advisory => 2,
+    }
+}
 
 /// The SQL that creates the tables of a mode, for those who may not create them from their program.
 ///
@@ -21,7 +27,7 @@ const VERSION: u64 = 1;
 /// use dlock_mysql::{LockMode, migration};
 ///
 /// let sql = migration(LockMode::Lease, "dlock_")?;
-/// assert!(sql.contains("CREATE TABLE IF NOT EXISTS dlock_locks"));
+/// assert!(sql.contains("CREATE TABLE IF NOT EXISTS `dlock_locks`"));
 /// # Ok::<(), dlock_core::Error>(())
 /// ```
 ///
@@ -36,7 +42,7 @@ pub fn migration(mode: LockMode, table_prefix: &str) -> Result<String> {
         LockMode::Session => include_str!("sql/schema_session.sql"),
         LockMode::Advisory => include_str!("sql/schema_advisory.sql"),
     };
-    Ok(sql.replace("{prefix}", table_prefix))
+    Ok(with_tables(sql, table_prefix))
 }
 
 /// A statement with its comments left out and the names of the tables filled in.
@@ -47,7 +53,26 @@ pub(crate) fn statement(sql: &str, prefix: &str) -> String {
         .map(str::trim)
         .filter(|line| !line.is_empty())
         .collect();
-    lines.join(" ").replace("{prefix}", prefix)
+    with_tables(&lines.join(" "), prefix)
+}
+
+/// The names of the tables, quoted: `{prefix}unique` without a prefix is a word of SQL.
+fn with_tables(sql: &str, prefix: &str) -> String {
+    let mut parts = sql.split("{prefix}");
+    let mut filled = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let end = part.find(|c| !is_name(c)).unwrap_or(part.len());
+        let (table, rest) = part.split_at(end);
+        filled.push_str(&quoted(&format!("{prefix}{table}")));
+        filled.push_str(rest);
+    }
+    filled
+}
+
+/// A name that was checked, as SQL takes it whatever it is.
+pub(crate) fn quoted(table: &str) -> String {
+    format!("`{table}`")
 }
 
 /// Finds the tables as they must be, or creates them.
@@ -58,17 +83,18 @@ pub(crate) async fn prepare(
     create: bool,
     limit: Duration,
 ) -> Result<(), Trouble> {
-    let ask = format!("SELECT v FROM {prefix}meta WHERE k = '{mode}'");
+    let ask = format!("SELECT v FROM `{prefix}meta` WHERE k = '{mode}'");
+    let needed = version(mode);
     let mut created = false;
     loop {
         match link.call(Job::Text(&ask), limit).await {
             Ok(told) => match told.answer.first_number() {
-                Some(VERSION) => return Ok(()),
+                Some(found) if found == needed => return Ok(()),
                 Some(other) => {
                     return Err(Trouble::new(
                         ErrorKind::Unsupported,
                         format!(
-                            "the tables {prefix}* have version {other}, and this program needs {VERSION}: use another \
+                            "the tables {prefix}* have version {other}, and this program needs {needed}: use another \
                              table_prefix, or the same version of dlock in all programs"
                         ),
                     )
@@ -106,7 +132,7 @@ mod tests {
     #[test]
     fn statements_have_no_comments_and_no_placeholders_left() {
         let text = statement("-- arguments: a\nSELECT 1\n  FROM {prefix}locks\n", "p_");
-        assert_eq!(text, "SELECT 1 FROM p_locks");
+        assert_eq!(text, "SELECT 1 FROM `p_locks`");
     }
 
     #[test]

@@ -18,17 +18,32 @@ fn setup(isolation: &str, maria: bool, wait_timeout: Duration) -> String {
     } else {
         "max_execution_time = 0"
     };
+    // completion_type CHAIN would begin the next transaction with each COMMIT, sql_select_limit would hide rows, and sql_safe_updates refuses
+    // updates that our keys make safe.
     format!(
-        "SET NAMES binary; SET SESSION TRANSACTION ISOLATION LEVEL {isolation}; \
+        "SET NAMES binary; SET SESSION TRANSACTION ISOLATION LEVEL {isolation}, READ WRITE; \
          SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', autocommit = 1, \
+         completion_type = 'NO_CHAIN', sql_select_limit = 18446744073709551615, sql_safe_updates = 0, sql_big_selects = 1, \
          innodb_lock_wait_timeout = 1, wait_timeout = {}, {patience}",
         wait_timeout.as_secs()
     )
 }
 
-const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'wsrep_on', 'read_only', \
+const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'wsrep_on', 'wsrep_provider', 'read_only', \
      'super_read_only', 'innodb_read_only', 'binlog_format', 'log_bin', 'group_replication_single_primary_mode', \
      'group_replication_group_name')";
+
+/// The database as the server tells it apart from others: with `lower_case_table_names` two spellings are one.
+const SCOPE: &str = "SELECT @@lower_case_table_names, IF(@@lower_case_table_names = 0, DATABASE(), LOWER(DATABASE()))";
+
+/// Proxies answer a bare `CONNECTION_ID()` by themselves, with the number that they have given us.
+const NUMBER: &str = "SELECT CONNECTION_ID() + 0";
+
+/// A limit of rows would hide variables, and what is hidden cannot be judged.
+const LOOK_SETUP: &str = "SET NAMES binary; SET SESSION sql_select_limit = 18446744073709551615";
+
+/// A condition that is false on a server that was demoted.
+const WRITABLE: &str = "CONCAT(@@global.read_only) IN ('0', 'OFF')";
 
 /// How our sessions begin, after a look at the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,11 +52,37 @@ pub(crate) struct Setup {
     pub(crate) shared: String,
     /// For connections that carry a hold: the server ends them after the session's validity.
     pub(crate) carrying: String,
+    pub(crate) scope: Scope,
+    /// What stands for `{writable}` in a statement.
+    pub(crate) writable: &'static str,
+}
+
+/// The tables, by names that are equal where the server's are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Scope {
+    pub(crate) database: String,
+    pub(crate) prefix: String,
+}
+
+impl Scope {
+    /// As [`SCOPE`] tells it.
+    fn read(answer: &Answer, prefix: &str) -> Option<Self> {
+        let line = answer.rows.first()?;
+        let exact = line.number(0)? == 0;
+        Some(Self {
+            database: line.text(1)?,
+            prefix: if exact {
+                prefix.to_owned()
+            } else {
+                prefix.to_ascii_lowercase()
+            },
+        })
+    }
 }
 
 /// Looks at the server, and refuses what would not be a lock on it.
 pub(crate) async fn look(config: &Config) -> Result<Setup, Trouble> {
-    let mut wire = Wire::open(config, "SET NAMES binary").await?;
+    let mut wire = Wire::open(config, LOOK_SETUP).await?;
     let limit = config.connect_timeout;
     let variables = tokio::time::timeout(limit, wire.text(VARIABLES)).await;
     let answer = variables.map_err(|_| {
@@ -52,12 +93,23 @@ pub(crate) async fn look(config: &Config) -> Result<Setup, Trouble> {
         .unsent()
     })?;
     let found = found(&answer.map_err(Trouble::unsent)?);
-    let number = tokio::time::timeout(limit, wire.text("SELECT CONNECTION_ID()")).await;
+    let number = tokio::time::timeout(limit, wire.text(NUMBER)).await;
     let number = number.ok().and_then(|answer| answer.ok()?.first_number());
+    let scope = tokio::time::timeout(limit, wire.text(SCOPE)).await;
+    let scope = scope
+        .ok()
+        .and_then(|answer| Scope::read(&answer.ok()?, &config.table_prefix));
     let is_direct = number == Some(u64::from(wire.id()));
     wire.close().await;
     judge(config.mode, &found, is_direct)
         .map_err(|reason| Trouble::new(ErrorKind::Unsupported, reason).unsent())?;
+    let Some(scope) = scope else {
+        return Err(Trouble::new(
+            ErrorKind::Unsupported,
+            "the server does not tell how it compares the names of databases",
+        )
+        .unsent());
+    };
     // Statement-based logging refuses writes at READ COMMITTED. REPEATABLE READ locks a little more, and is as right.
     let isolation = if logs_statements(&found) {
         "REPEATABLE READ"
@@ -68,6 +120,13 @@ pub(crate) async fn look(config: &Config) -> Result<Setup, Trouble> {
     Ok(Setup {
         shared: setup(isolation, maria, Duration::from_secs(28_800)),
         carrying: setup(isolation, maria, silence(config.session_validity)),
+        scope,
+        // A replica that repeats the statement is read-only itself, and would change nothing.
+        writable: if logs_statements(&found) {
+            "TRUE"
+        } else {
+            WRITABLE
+        },
     })
 }
 
@@ -92,6 +151,11 @@ fn is_on(found: &Variables, name: &str) -> bool {
         .is_some_and(|value| matches!(value.as_str(), "ON" | "1" | "YES"))
 }
 
+/// Whether a variable that says "read-only" says no. What is not known says yes.
+pub(crate) fn is_off(value: &str) -> bool {
+    matches!(value, "OFF" | "0" | "NO")
+}
+
 fn version(found: &Variables) -> &str {
     found.get("version").map_or("", String::as_str)
 }
@@ -111,14 +175,27 @@ fn judge(mode: LockMode, found: &Variables, is_direct: bool) -> Result<(), Strin
         return Err(too_old);
     }
     for variable in ["super_read_only", "read_only", "innodb_read_only"] {
-        if is_on(found, variable) {
+        let value = found.get(variable);
+        if variable == "read_only" && value.is_none() {
+            return Err(
+                "the server does not tell whether it is read-only (the variable read_only): is it a MySQL or MariaDB?"
+                    .to_owned(),
+            );
+        }
+        if value.is_some_and(|value| !is_off(value)) {
             return Err(format!(
                 "the server is read-only ({variable} is on), as a replica is: connect to the primary, which all clients must use"
             ));
         }
     }
-    let several = if is_on(found, "wsrep_on") {
-        Some("a Galera cluster (wsrep_on)")
+    // Percona's cluster does not show wsrep_on.
+    let provider = found.get("wsrep_provider").map_or("", String::as_str);
+    let is_galera = match found.get("wsrep_on") {
+        Some(_) => is_on(found, "wsrep_on"),
+        None => !matches!(provider, "" | "none"),
+    };
+    let several = if is_galera {
+        Some("a Galera cluster (wsrep_on, wsrep_provider)")
     } else if found
         .get("group_replication_group_name")
         .is_some_and(|name| !name.is_empty())
@@ -162,7 +239,12 @@ fn too_old(version: &str) -> Option<String> {
     let mut parts = digits
         .split(|c: char| !c.is_ascii_digit())
         .map_while(|part| part.parse::<u32>().ok());
-    let number = (parts.next()?, parts.next()?);
+    let (Some(major), Some(minor)) = (parts.next(), parts.next()) else {
+        return Some(format!(
+            "the server's version is {version:?}, which tells nothing: MySQL 8.0 or MariaDB 10.6 is needed, or later"
+        ));
+    };
+    let number = (major, minor);
     let least = if is_maria(version) { (10, 6) } else { (8, 0) };
     (number < least).then(|| {
         format!("the server's version is {version}: MySQL 8.0 or MariaDB 10.6 is needed, or later")
@@ -173,8 +255,11 @@ fn too_old(version: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// What a server tells that takes writes, unless it says otherwise.
     fn variables(of: &[(&str, &str)]) -> Variables {
-        of.iter()
+        [("read_only", "OFF")]
+            .iter()
+            .chain(of)
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect()
     }
@@ -210,6 +295,21 @@ mod tests {
                 "ROW or MIXED",
             ),
             (
+                vec![
+                    ("version", "8.0.36"),
+                    ("wsrep_provider", "/usr/lib/libgalera_smm.so"),
+                ],
+                vec![Unique, Session, Advisory],
+                "Galera",
+            ),
+            (vec![("version", "")], vec![Lease], "tells nothing"),
+            (vec![], vec![Lease], "tells nothing"),
+            (
+                vec![MARIA, ("read_only", "NO_LOCK")],
+                vec![Lease, Session],
+                "connect to the primary",
+            ),
+            (
                 vec![MARIA, ("read_only", "ON")],
                 vec![Lease, Unique, Session, Advisory],
                 "connect to the primary",
@@ -228,6 +328,7 @@ mod tests {
             vec![
                 ("version", "10.6.0-MariaDB"),
                 ("wsrep_on", "OFF"),
+                ("wsrep_provider", "/usr/lib/libgalera_smm.so"),
                 ("read_only", "OFF"),
             ],
             vec![
@@ -255,6 +356,15 @@ mod tests {
             Ok(())
         );
     }
+
+    #[test]
+    fn a_server_that_hides_whether_it_takes_writes_is_refused() {
+        let mut found = variables(&[("version", "9.1.0")]);
+        found.remove("read_only");
+        let reason = judge(LockMode::Lease, &found, true).expect_err("it does not tell");
+        assert!(reason.contains("does not tell"), "{reason}");
+    }
+
     #[test]
     fn proxies_that_share_connections_break_the_modes_that_live_on_one() {
         let found = variables(&[("version", "8.0.36")]);

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dlock_core::backend::{Attempt, Backend, Busy, Lease, Renewal, Request};
 use dlock_core::{
-    Attempt, Backend, Busy, Capabilities, ErrorKind, Lease, Liveness, LockInfo, Name, Reach,
-    Released, Renewal, Request, Result, WakeUp,
+    Capabilities, ErrorKind, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
 };
 
 use crate::config::Config;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Attempt, AttemptId, Busy, ErrorKind, Lease, Mode, Request};
+use dlock_core::backend::{Attempt, AttemptId, Busy, Lease, Request};
+use dlock_core::{ErrorKind, Mode};
 
 use crate::backend::Store;
 use crate::config::Style;
@@ -87,9 +88,9 @@ impl Store {
         match place.answer(self.limit(request)).await {
             Ok(Said::Taken(token)) => Ok(Begun::Held(Lease::new(request, sent).with_token(token))),
             Ok(_) => Ok(Begun::ASK),
-            Err(trouble) if trouble.broken && trouble.sent => Ok(Begun::Ask {
+            Err(trouble) if trouble.may_go_again() => Ok(Begun::Ask {
                 alone: None,
-                stray: true,
+                stray: trouble.sent,
             }),
             Err(trouble) => Err(trouble),
         }
@@ -138,8 +139,13 @@ impl Store {
         let answer = match &self.acquires {
             None => {
                 let (answer, twice) = self.link.call(&call, limit).await?;
-                let reply = Self::read(request, sent, answer)?;
-                return Ok(if twice { reply.astray() } else { reply });
+                let reply = Self::read(request, sent, answer);
+                // Whatever was said to the second request, the first one may still come.
+                return if twice {
+                    reply.map(Reply::astray).map_err(Trouble::in_doubt)
+                } else {
+                    reply
+                };
             }
             Some(link) => {
                 let held = |answer: &Answer| matches!(answer, Answer::Text(_));
@@ -196,7 +202,8 @@ impl Store {
                             "this semaphore is in use with {used} permits, not as {}: everybody must give the same limit",
                             request.mode()
                         ),
-                    ))
+                    )
+                    .unsent())
                 }
                 _ => Err(strange("an unknown list")),
             },

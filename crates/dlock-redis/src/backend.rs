@@ -2,10 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dlock_core::backend::{Attempt, AttemptId, Backend, Lease, Renewal, Request};
 use dlock_core::{
-    Attempt, AttemptId, Backend, Capabilities, Capability, Error, ErrorKind, Fairness,
-    FencingToken, Lease, Liveness, LockInfo, Mode, Name, Operation, Reach, Released, Renewal,
-    Request, Result, WakeUp,
+    Capabilities, Capability, Error, ErrorKind, Fairness, FencingToken, Liveness, LockInfo, Mode,
+    Name, Operation, Reach, Released, Result, WakeUp,
 };
 use uuid::Uuid;
 
@@ -198,7 +198,9 @@ impl Store {
             let answer = self.link.call(&call, self.config.connect_timeout).await;
             answer.map_err(|trouble| trouble.about("checking what we may do").unsent())?;
         }
-        Ok(())
+        // A grant that cannot be told is found late, and nobody would know why.
+        let told = self.link.tell_ourselves().await;
+        told.map_err(|trouble| trouble.about("checking what we may do").unsent())
     }
 }
 

@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dlock_core::{Error, Host, Result};
+use dlock_core::backend::Host;
+use dlock_core::{Error, Result};
 
 use crate::RedisBackend;
 

@@ -1,30 +1,34 @@
 //! The client, its reconnects and time-outs. The only module, with `error.rs`, that names client types.
 
 mod call;
+mod motion;
 mod open;
 #[cfg(feature = "client")]
 mod query;
+mod silence;
 
 use std::fmt;
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dlock_core::ErrorKind;
-use redis::{RedisError, Value};
+use redis::Value;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use self::call::Connection;
 pub(crate) use self::call::{Answer, Call, hash_of};
+use self::motion::What;
+use self::silence::Silence;
 use crate::config::Config;
 use crate::error::Trouble;
 use crate::wait::Inbox;
 
-/// After so many answers in a row that did not come, the connection counts as frozen: the client never replaces it by itself.
-const FROZEN_AFTER: u32 = 2;
+/// How many keys one `SCAN` looks at. More where they are not ours, so that millions of others cost fewer trips; the most takes the server
+/// a few milliseconds.
 const SCAN_COUNT: u32 = 500;
+const SCAN_MOST: u32 = 16_000;
 
 /// The way to the store: one connection (or one for each node), replaced when it breaks or freezes.
 pub(crate) struct Link {
@@ -35,7 +39,6 @@ pub(crate) struct Link {
     /// Held while one caller connects for all; the last failure and the number of that attempt.
     connecting: tokio::sync::Mutex<Option<(u64, Trouble)>>,
     attempts: AtomicU64,
-    unanswered: AtomicU32,
     closed: AtomicBool,
 }
 
@@ -45,6 +48,7 @@ struct Current {
     number: u64,
     /// The runtime whose task drives it: the connection is of no use once that stands still.
     home: Option<Handle>,
+    silence: Arc<Silence>,
 }
 
 impl Link {
@@ -55,7 +59,6 @@ impl Link {
             current: Mutex::new(None),
             connecting: tokio::sync::Mutex::new(None),
             attempts: AtomicU64::new(0),
-            unanswered: AtomicU32::new(0),
             closed: AtomicBool::new(false),
         }
     }
@@ -65,8 +68,8 @@ impl Link {
         self.connection().await.map(|_| ())
     }
 
-    /// One trip. When the connection turns out to be dead, it is tried once more on a new one: then the flag is set, and the
-    /// request may have been done twice.
+    /// One trip. When the connection turns out to be dead, it is tried once more on a new one. The flag is set when the first request may
+    /// have been done: then it was perhaps done twice.
     pub(crate) async fn call(
         &self,
         call: &Call<'_>,
@@ -74,19 +77,45 @@ impl Link {
     ) -> Result<(Answer, bool), Trouble> {
         match self.call_once(call, limit).await {
             Ok(answer) => Ok((answer, false)),
-            Err(trouble) if trouble.broken && trouble.sent => {
+            Err(trouble) if trouble.may_go_again() => {
                 tracing::debug!(
                     error = trouble.message(),
                     "the connection broke, trying a new one"
                 );
                 // In a box, like everything rare: the future of every call is as large as its largest part.
                 let again = Box::pin(self.call_once(call, limit)).await;
-                again
-                    .map(|answer| (answer, true))
-                    .map_err(Trouble::in_doubt)
+                match again {
+                    Ok(answer) => Ok((answer, trouble.sent)),
+                    Err(again) if trouble.sent => Err(again.in_doubt()),
+                    Err(again) => Err(again),
+                }
             }
             Err(trouble) => Err(trouble),
         }
+    }
+
+    /// One trip for something that cannot wait until a connection has been silent for long: when no answer came within `limit`, the same is
+    /// asked on a new connection. For what may be done twice.
+    pub(crate) async fn call_urgently(
+        &self,
+        call: &Call<'_>,
+        limit: Duration,
+    ) -> Result<Answer, Trouble> {
+        let number = self.number();
+        let trouble = match self.call(call, limit).await {
+            Ok((answer, _)) => return Ok(answer),
+            Err(trouble) if trouble.kind == ErrorKind::TimedOut && trouble.sent => trouble,
+            Err(trouble) => return Err(trouble),
+        };
+        tracing::debug!(
+            error = trouble.message(),
+            "no answer to something urgent, trying a new connection"
+        );
+        if let Some(number) = number {
+            self.give_up(number);
+        }
+        let again = Box::pin(self.call(call, limit)).await;
+        again.map(|(answer, _)| answer).map_err(Trouble::in_doubt)
     }
 
     /// One trip, whatever comes of it.
@@ -95,15 +124,17 @@ impl Link {
         call: &Call<'_>,
         limit: Duration,
     ) -> Result<Answer, Trouble> {
-        let Current {
-            mut connection,
-            number,
-            ..
-        } = self.connection().await?;
-        let answer = self
-            .within(limit, number, pin!(connection.run(call)))
-            .await?;
-        Ok(answer.into())
+        let mut current = self.connection().await?;
+        let what = What::Script(call);
+        let until = current.connection.until(limit);
+        let trip = self.within(limit, &mut current, what).await;
+        match (trip, until) {
+            (Err(trouble), Some(until)) if trouble.passing => {
+                let moving = Box::pin(self.in_motion(what, until, trouble));
+                Ok(moving.await?.into())
+            }
+            (trip, _) => Ok(trip?.into()),
+        }
     }
 
     /// One trip, and then the proof that `replicas` replicas have received it, if it changed anything worth it.
@@ -113,15 +144,8 @@ impl Link {
         limit: Duration,
         worth_it: impl Fn(&Answer) -> bool,
     ) -> Result<(Answer, u32), Trouble> {
-        let Current {
-            mut connection,
-            number,
-            ..
-        } = self.connection().await?;
-        let answer = {
-            let trip = pin!(connection.run(call));
-            Answer::from(self.within(limit, number, trip).await?)
-        };
+        let mut current = self.connection().await?;
+        let answer = Answer::from(self.within(limit, &mut current, What::Script(call)).await?);
         if !worth_it(&answer) {
             return Ok((answer, 0));
         }
@@ -130,7 +154,7 @@ impl Link {
         let patience = self.config.replicas_timeout;
         wait.arg(self.config.replicas).arg(millis(patience));
         let count = self
-            .within(limit + patience, number, pin!(connection.send(&wait)))
+            .within(limit + patience, &mut current, What::Command(&wait))
             .await?;
         let count = match count {
             Value::Int(count) => u32::try_from(count).unwrap_or(0),
@@ -139,30 +163,40 @@ impl Link {
         Ok((answer, count))
     }
 
-    /// All keys that fit a pattern, from every master.
+    /// Publishes an empty message to our own inbox, where there is one.
+    pub(crate) async fn tell_ourselves(&self) -> Result<(), Trouble> {
+        let Some((_, channel)) = &self.inbox else {
+            return Ok(());
+        };
+        let mut current = self.connection().await?;
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(channel).arg("");
+        let what = What::At(None, &publish);
+        let limit = self.config.answer_timeout;
+        self.within(limit, &mut current, what).await.map(|_| ())
+    }
+
+    /// All keys that fit a pattern, from every master. Each trip has the time of one answer, however many there are.
     pub(crate) async fn scan(&self, pattern: &str) -> Result<Vec<String>, Trouble> {
-        let Current {
-            mut connection,
-            number,
-            ..
-        } = self.connection().await?;
-        let nodes = self.masters(&mut connection, number).await?;
+        let mut current = self.connection().await?;
+        let nodes = self.masters(&mut current).await?;
         let mut keys = Vec::new();
         for node in &nodes {
             let mut cursor = "0".to_owned();
+            let mut count = SCAN_COUNT;
             loop {
                 let mut scan = redis::cmd("SCAN");
                 scan.arg(&cursor)
                     .arg("MATCH")
                     .arg(pattern)
                     .arg("COUNT")
-                    .arg(SCAN_COUNT);
+                    .arg(count);
                 scan.arg("TYPE").arg("string");
                 let found = self
                     .within(
                         self.config.answer_timeout,
-                        number,
-                        pin!(connection.send_to(node.as_ref(), scan)),
+                        &mut current,
+                        What::At(node.as_ref(), &scan),
                     )
                     .await?;
                 let Answer::List(parts) = Answer::from(found) else {
@@ -173,6 +207,11 @@ impl Link {
                     (parts.next(), parts.next())
                 else {
                     break;
+                };
+                count = if some.is_empty() {
+                    SCAN_MOST.min(2 * count)
+                } else {
+                    SCAN_COUNT
                 };
                 keys.extend(some.into_iter().filter_map(|key| match key {
                     Answer::Text(key) => Some(key),
@@ -190,21 +229,19 @@ impl Link {
     }
 
     /// Where each master of a cluster is; `None` for the one server there is.
-    async fn masters(
-        &self,
-        connection: &mut Connection,
-        number: u64,
-    ) -> Result<Vec<Option<(String, u16)>>, Trouble> {
-        if let Connection::One(_) = connection {
+    async fn masters(&self, current: &mut Current) -> Result<Vec<Option<(String, u16)>>, Trouble> {
+        if let Connection::One(_) = current.connection {
             return Ok(vec![None]);
         }
         let mut ask = redis::cmd("CLUSTER");
         ask.arg("SLOTS");
-        let trip = pin!(connection.send_to(None, ask));
         let slots = self
-            .within(self.config.answer_timeout, number, trip)
+            .within(self.config.answer_timeout, current, What::At(None, &ask))
             .await?;
-        Ok(masters(slots.into()).into_iter().map(Some).collect())
+        Ok(silence::masters(&slots.into())
+            .into_iter()
+            .map(Some)
+            .collect())
     }
 
     /// The runtime that drives the connection in use.
@@ -261,14 +298,14 @@ impl Link {
             Err(_) => Err(too_slow()),
         };
         match opened {
-            Ok(connection) => {
+            Ok((connection, silence)) => {
                 let current = Current {
                     connection,
                     number,
                     home: Handle::try_current().ok(),
+                    silence: Arc::new(silence),
                 };
                 *last = None;
-                self.unanswered.store(0, Ordering::Relaxed);
                 *self.locked() = Some(current.clone());
                 Ok(current)
             }
@@ -279,28 +316,27 @@ impl Link {
         }
     }
 
-    /// Waits for an answer, and gives the connection up when it is dead or frozen. The trip is pinned elsewhere: handed over by
-    /// value, its thousand bytes would be there twice.
-    async fn within<T>(
+    /// Waits for an answer, and gives the connection up when it is dead or frozen.
+    async fn within(
         &self,
         limit: Duration,
-        number: u64,
-        trip: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
-    ) -> Result<T, Trouble> {
-        let trouble = match timeout(limit, trip).await {
+        current: &mut Current,
+        what: What<'_>,
+    ) -> Result<Value, Trouble> {
+        let trip = timeout(limit, current.connection.go(what)).await;
+        let mut trouble = match trip {
             Ok(Ok(answer)) => {
-                if self.unanswered.load(Ordering::Relaxed) != 0 {
-                    self.unanswered.store(0, Ordering::Relaxed);
-                }
+                current.silence.ended(what);
                 return Ok(answer);
             }
             Ok(Err(error)) => Trouble::from(error),
             Err(_) => no_answer(limit),
         };
-        let frozen = trouble.kind == ErrorKind::TimedOut
-            && self.unanswered.fetch_add(1, Ordering::Relaxed) + 1 >= FROZEN_AFTER;
+        // The client finds the way in a cluster by itself, and keeps its connections.
+        trouble.broken &= !(trouble.passing && self.config.is_cluster());
+        let frozen = trouble.kind == ErrorKind::TimedOut && current.silence.goes_on(what);
         if trouble.broken || frozen {
-            self.give_up(number);
+            self.give_up(current.number);
         }
         Err(trouble)
     }
@@ -325,18 +361,17 @@ impl Link {
 
     /// What the server says about itself, and the number of the connection on which it did.
     pub(crate) async fn server_info(&self) -> Result<(u64, Answer), Trouble> {
-        let Current {
-            mut connection,
-            number,
-            ..
-        } = self.connection().await?;
+        let mut current = self.connection().await?;
         let mut ask = redis::cmd("INFO");
         ask.arg("server");
-        let trip = pin!(connection.send_to(None, ask));
         let info = self
-            .within(self.config.answer_timeout, number, trip)
+            .within(
+                self.config.answer_timeout,
+                &mut current,
+                What::At(None, &ask),
+            )
             .await?;
-        Ok((number, info.into()))
+        Ok((current.number, info.into()))
     }
 }
 
@@ -354,31 +389,6 @@ pub(crate) fn no_answer(limit: Duration) -> Trouble {
         ErrorKind::TimedOut,
         format!("no answer within {limit:?}: is the server alive and reachable?"),
     )
-}
-
-/// The masters in the answer to `CLUSTER SLOTS`.
-fn masters(slots: Answer) -> Vec<(String, u16)> {
-    let Answer::List(ranges) = slots else {
-        return Vec::new();
-    };
-    let mut found: Vec<(String, u16)> = ranges
-        .iter()
-        .filter_map(|range| match range {
-            Answer::List(range) => match range.get(2)? {
-                Answer::List(node) => match node.as_slice() {
-                    [Answer::Text(host), Answer::Number(port), ..] => {
-                        Some((host.clone(), u16::try_from(*port).ok()?))
-                    }
-                    _ => None,
-                },
-                _ => None,
-            },
-            _ => None,
-        })
-        .collect();
-    found.sort_unstable();
-    found.dedup();
-    found
 }
 
 /// Whole milliseconds, at least one.

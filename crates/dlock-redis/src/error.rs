@@ -1,6 +1,6 @@
 //! Client error -> [`dlock_core::Error`].
 
-use dlock_core::{Error, ErrorKind, HeldNow};
+use dlock_core::{Error, ErrorKind};
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
 /// What befell one trip. Unlike an [`Error`] it can be told to many who waited for the same thing.
@@ -9,8 +9,12 @@ pub(crate) struct Trouble {
     pub(crate) kind: ErrorKind,
     message: String,
     retryable: bool,
-    /// Whether a request may have reached the server.
+    /// Whether a request may have reached the server and changed something there.
     pub(crate) sent: bool,
+    /// Whether the server itself said so.
+    pub(crate) answered: bool,
+    /// A cluster that is being rearranged did nothing, and will take the same request in a moment.
+    pub(crate) passing: bool,
     /// Whether the connection can no longer be used.
     pub(crate) broken: bool,
     source: Option<RedisError>,
@@ -23,6 +27,8 @@ impl Trouble {
             message: message.into(),
             retryable: kind.is_retryable(),
             sent: true,
+            answered: false,
+            passing: false,
             broken: false,
             source: None,
         }
@@ -56,6 +62,11 @@ impl Trouble {
         self
     }
 
+    /// Whether the same can be tried once more on its own, on a new connection: this one broke, or the server refused what went with others.
+    pub(crate) fn may_go_again(&self) -> bool {
+        self.broken && (self.sent || self.answered)
+    }
+
     /// Says where, or what for.
     #[must_use]
     pub(crate) fn about(mut self, what: &str) -> Self {
@@ -65,7 +76,21 @@ impl Trouble {
 
     /// Whether the server has answered, with a word that may be about the request alone.
     pub(crate) fn is_of_the_server(&self) -> bool {
-        self.sent && !self.broken && self.kind != ErrorKind::TimedOut
+        (self.sent || self.answered) && !self.broken && self.kind != ErrorKind::TimedOut
+    }
+
+    /// The cluster has been rearranged for longer than we could wait.
+    #[must_use]
+    pub(crate) fn of_a_cluster(mut self) -> Self {
+        if self.passing {
+            self.kind = ErrorKind::Unreachable;
+            self.retryable = true;
+            self.message = match &self.source {
+                Some(source) => format!("the cluster is being rearranged ({source})"),
+                None => self.message,
+            };
+        }
+        self
     }
 
     pub(crate) fn message(&self) -> &str {
@@ -75,10 +100,9 @@ impl Trouble {
 
 impl From<Trouble> for Error {
     fn from(trouble: Trouble) -> Self {
-        let mut error = Self::new(trouble.kind, trouble.message).with_retryable(trouble.retryable);
-        if !trouble.sent {
-            error = error.with_held(HeldNow::No);
-        }
+        let error = Self::new(trouble.kind, trouble.message)
+            .with_retryable(trouble.retryable)
+            .after_sending(trouble.sent);
         match trouble.source {
             Some(source) => error.with_source(source),
             None => error,
@@ -98,14 +122,55 @@ impl From<RedisError> for Trouble {
                 format!("{advice} ({text})")
             },
             retryable,
-            sent: true,
+            sent: !is_refusal(&error),
+            answered: matches!(error.kind(), RedisKind::Server(_) | RedisKind::Extension),
+            passing: is_passing(&error),
             broken: kind == ErrorKind::Unreachable && error.is_unrecoverable_error()
                 || error.is_io_error() && !error.is_timeout()
                 || error.kind() == RedisKind::Parse
-                || error.kind() == RedisKind::Server(ServerErrorKind::ReadOnly),
+                || is_read_only(&error),
             source: Some(error),
         }
     }
+}
+
+fn is_read_only(error: &RedisError) -> bool {
+    error.kind() == RedisKind::Server(ServerErrorKind::ReadOnly)
+        || error.code() == Some("ERR") && error.to_string().contains("-READONLY")
+}
+
+/// Whether a cluster that is being rearranged, or a node of it that is not ready, refused the request for now.
+fn is_passing(error: &RedisError) -> bool {
+    matches!(
+        error.kind(),
+        RedisKind::ClusterConnectionNotFound
+            | RedisKind::Server(
+                ServerErrorKind::Moved
+                    | ServerErrorKind::Ask
+                    | ServerErrorKind::TryAgain
+                    | ServerErrorKind::ClusterDown
+                    | ServerErrorKind::MasterDown
+                    | ServerErrorKind::BusyLoading
+                    | ServerErrorKind::ReadOnly
+            )
+    )
+}
+
+/// Whether the server has said that it did nothing. It refuses a request before it looks at its script; and since each of our scripts begins
+/// with a write, what it refuses to write it refuses before anything is changed. Any other error of a script may come from its middle.
+fn is_refusal(error: &RedisError) -> bool {
+    let refused = |word: &str| {
+        error.code() == Some(word)
+            // Before Redis 7 what stopped a script is inside another error.
+            || error.code() == Some("ERR") && error.to_string().contains(&format!("-{word} "))
+    };
+    is_passing(error)
+        || is_read_only(error)
+        // From 7.2 on a command inside a script is refused by the same word.
+        || refused("NOPERM") && !error.to_string().contains("in script")
+        || ["NOAUTH", "WRONGPASS", "MISCONF", "NOREPLICAS", "OOM", "BUSY", "CROSSSLOT"]
+            .into_iter()
+            .any(refused)
 }
 
 /// The kind, what to tell a person, and whether to try again.
@@ -154,7 +219,7 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str, bool) {
             | ServerErrorKind::ClusterDown
             | ServerErrorKind::TryAgain,
         ) => (ErrorKind::Unreachable, "the server is not ready", true),
-        RedisKind::Server(ServerErrorKind::ReadOnly) => (
+        _ if is_read_only(error) => (
             ErrorKind::Unreachable,
             "the server is a replica, which takes no writes",
             true,
@@ -189,6 +254,7 @@ const NO_PERMISSION: &str =
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dlock_core::HeldNow;
     use std::error::Error as _;
     use std::io;
 
@@ -310,10 +376,77 @@ mod tests {
         }
     }
 
+    /// Once something was sent, whatever comes of the reconnect says nothing about it: every kind of error is in doubt then.
     #[test]
-    fn what_was_never_sent_is_not_held() {
-        let trouble = Trouble::new(ErrorKind::Unreachable, "refused");
-        assert_eq!(Error::from(trouble.clone()).held_now(), HeldNow::Unknown);
-        assert_eq!(Error::from(trouble.unsent()).held_now(), HeldNow::No);
+    fn what_was_sent_is_in_doubt_whatever_comes_after() {
+        for kind in [
+            ErrorKind::Unreachable,
+            ErrorKind::TimedOut,
+            ErrorKind::Denied,
+            ErrorKind::Closed,
+            ErrorKind::Conflict,
+            ErrorKind::Store,
+            ErrorKind::Invalid,
+            ErrorKind::Unsupported,
+        ] {
+            let trouble = Trouble::new(kind, "x");
+            let held = |trouble: Trouble| Error::from(trouble).held_now();
+            assert_eq!(held(trouble.clone()), HeldNow::Unknown, "{kind:?}");
+            assert_eq!(held(trouble.clone().unsent()), HeldNow::No, "{kind:?}");
+            let after = trouble.unsent().in_doubt();
+            assert_eq!(held(after), HeldNow::Unknown, "{kind:?}");
+        }
+    }
+
+    /// What the server refused before it did anything is certain; what stopped a script in its middle is not.
+    #[test]
+    fn a_refusal_is_certain_and_a_script_that_stopped_is_not() {
+        for (error, held) in [
+            (
+                server("MISCONF", "Redis is configured to save RDB"),
+                HeldNow::No,
+            ),
+            (
+                server("NOREPLICAS", "Not enough good replicas"),
+                HeldNow::No,
+            ),
+            (server("READONLY", "You can't write"), HeldNow::No),
+            (server("OOM", "command not allowed"), HeldNow::No),
+            (
+                server(
+                    "ERR",
+                    "Error running script (call to f_1): @user_script:9: -OOM command not allowed",
+                ),
+                HeldNow::No,
+            ),
+            (server("TRYAGAIN", "Multiple keys request"), HeldNow::No),
+            (server("MOVED", "1 127.0.0.1:1"), HeldNow::No),
+            (server("ASK", "1 127.0.0.1:1"), HeldNow::No),
+            (server("CLUSTERDOWN", "The cluster is down"), HeldNow::No),
+            (
+                server("NOPERM", "this user has no permissions"),
+                HeldNow::No,
+            ),
+            (
+                server("NOPERM", "ACL failure in script: User x has no permissions"),
+                HeldNow::Unknown,
+            ),
+            (
+                server(
+                    "ERR",
+                    "The user executing the script can't run this command",
+                ),
+                HeldNow::Unknown,
+            ),
+            (server("ERR", "something else"), HeldNow::Unknown),
+            (
+                RedisError::from(io::Error::new(io::ErrorKind::BrokenPipe, "x")),
+                HeldNow::Unknown,
+            ),
+        ] {
+            let text = error.to_string();
+            let mapped = Error::from(Trouble::from(error));
+            assert_eq!(mapped.held_now(), held, "{text}");
+        }
     }
 }

@@ -28,7 +28,7 @@ impl Store {
         let seen = beside(key, "dlock-fence:")?;
         let keys = [key, seen.as_str()];
         let call = Call::new(&self.scripts.fenced_set, keys.into_iter())
-            .arg(format!("{:020}", token.get()))
+            .arg(token.get().to_string())
             .arg(value)
             .arg(millis(SEEN_TTL).to_string());
         match self.link.call(&call, self.config.answer_timeout).await?.0 {

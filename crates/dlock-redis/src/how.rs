@@ -3,7 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use dlock_core::{AttemptId, Mode};
+use dlock_core::Mode;
+use dlock_core::backend::AttemptId;
 
 use crate::config::{Config, Style};
 use crate::connect::millis;
@@ -64,6 +65,8 @@ impl How {
             Mode::Exclusive => text.write_char('X'),
             Mode::Shared => text.write_char('S'),
             Mode::Permit { limit } => write!(text, "P{limit}"),
+            // A mode of a later core, which asks only for those that the capabilities name: alone is always safe.
+            _ => text.write_char('X'),
         };
         let _ = write!(text, " {} {} {inbox}", self.times, millis(lease));
         text

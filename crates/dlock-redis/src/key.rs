@@ -1,6 +1,13 @@
 //! Lock name -> Redis keys. All keys of one lock share one hash tag, so a cluster keeps them in one slot.
 
-use dlock_core::{AttemptId, Error, Name, Result};
+use dlock_core::backend::AttemptId;
+use dlock_core::{Error, Name, Result};
+
+/// What the keys beside a lock's own end with: its queue, its waiters, its holders, what is known of those, and abandoned attempts.
+pub(crate) const SIDES: [&str; 5] = [":q", ":w", ":h", ":i", ":t"];
+pub(crate) const HOLDERS: [&str; 2] = [":h", ":i"];
+/// What must not exist beside a free lock that is not there.
+pub(crate) const SIGNS: [&str; 3] = [":q", ":h", ":t"];
 
 /// How the names of this client's keys are made.
 #[derive(Debug, Clone)]

@@ -3,6 +3,29 @@
 //! A few at a time go alone and at once. What comes while those are under way waits for the first of them to be answered and then
 //! goes together, which costs the server and the client a fraction. So a single request never waits, and a crowd costs less: from
 //! then on two trips go to and fro, one at the server while the other is at the client, each with half of the crowd.
+//!
+//! The way of one request:
+//!
+//! ```text
+//!                    fewer than AT_ONCE under way (IN_A_CROWD while there are trips of many)
+//!   enter ─────────────────────────────────────────────────────────────────────────► alone ──► answered
+//!     │ otherwise                                                                       ▲
+//!     ▼                                                                                 │ not so easy; the trip broke,
+//!   waiting ──────────────► in a trip of many ──► taken or freed                        │ was refused, or its runtime ended
+//!     │    an Alone ends,          │                                                    │
+//!     │    a trip comes back,      └────────────────────────────────────────────────────┘
+//!     │    or LARGEST wait
+//!     └── its future is dropped: it is left out of the next trip
+//! ```
+//!
+//! And of the desk, which counts what is under way:
+//!
+//! ```text
+//!   nothing ──enter──► some alone ──one ends while others wait──► trips of many ──nobody waits──► some alone or nothing
+//!      ▲                                                               │
+//!      └── nothing has begun or ended for 2 × the answer time-out: what is under way is given up (`age` goes up), since a
+//!          runtime that nobody drives has it ◄─────────────────────────┘
+//! ```
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -10,7 +33,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use dlock_core::{AttemptId, ErrorKind};
+use dlock_core::ErrorKind;
+use dlock_core::backend::AttemptId;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -19,6 +43,7 @@ use crate::acquire::strange;
 use crate::connect::{Answer, Call, Link, no_answer};
 use crate::error::Trouble;
 use crate::how::Attempt32;
+use crate::key::SIGNS;
 use crate::script::Script;
 
 /// Requests under way at a time, each alone; up to here nobody waits for another.
@@ -81,7 +106,7 @@ impl Many {
     pub(crate) fn new(link: Arc<Link>, limit: Duration) -> Arc<Self> {
         Arc::new(Self {
             link,
-            script: Script::new("many", &[include_str!("scripts/many.lua")]),
+            script: Script::many(),
             limit,
             desk: Mutex::default(),
         })
@@ -167,7 +192,12 @@ impl Many {
     /// Sends all of them in one trip, and tells each what it came to.
     async fn send(&self, wishes: Vec<Wish>) {
         let lasts = wishes.iter().find_map(|wish| wish.lasts.as_deref());
-        let keys: Vec<&str> = wishes.iter().map(|wish| wish.key.as_str()).collect();
+        let taken = wishes.iter().filter(|wish| wish.lasts.is_some());
+        let sides: Vec<String> = taken
+            .flat_map(|wish| SIGNS.map(|end| [wish.key.as_str(), end].concat()))
+            .collect();
+        let mut keys: Vec<&str> = wishes.iter().map(|wish| wish.key.as_str()).collect();
+        keys.extend(sides.iter().map(String::as_str));
         let mut call = Call::new(&self.script, keys.into_iter()).arg(lasts.unwrap_or("1"));
         for wish in &wishes {
             call = call.arg(&wish.text);

@@ -11,9 +11,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use dlock_core::{
-    AttemptId, Error, ErrorKind, Lease, LockInfo, Mode, Name, Operation, Renewal, Result,
-};
+use dlock_core::backend::{AttemptId, Lease, Renewal};
+use dlock_core::{Error, ErrorKind, LockInfo, Mode, Name, Operation, Result};
 
 use crate::acquire::{MEMORY, strange};
 use crate::backend::Store;
@@ -131,7 +130,7 @@ impl Node {
         let place = match &config.topology {
             Topology::Single(host) => {
                 let (name, port) = address(host);
-                dlock_core::Host {
+                dlock_core::backend::Host {
                     name,
                     port: Some(port),
                 }
@@ -162,8 +161,8 @@ impl Node {
         Ok(Self {
             store,
             place,
-            raise: Script::new("raise", &[include_str!("scripts/raise.lua")]),
-            waiters: Script::new("waiters", &[include_str!("scripts/waiters.lua")]),
+            raise: Script::raise(),
+            waiters: Script::waiters(),
             life: Mutex::new(None),
         })
     }
@@ -171,6 +170,11 @@ impl Node {
     /// Where the server is: host and port, or the path of a socket.
     pub fn place(&self) -> &str {
         &self.place
+    }
+
+    /// The database at the server.
+    pub fn database(&self) -> u32 {
+        self.store.config.db
     }
 
     /// Connects now, and checks what [`Config::connect`](crate::Config::connect) checks. Every other call connects by itself.
@@ -208,6 +212,11 @@ impl Node {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// The number of the connection in use, if there is one; a new connection has a higher one.
+    pub fn connection(&self) -> Option<u64> {
+        self.store.link.number()
     }
 
     /// Whether the connection is still the one on which this life was seen. A server that restarts ends all connections, so
@@ -386,11 +395,14 @@ fn read_life(connection: u64, info: &Answer) -> Option<Life> {
         connection,
         run_id: field("run_id")?.into(),
         seen: Instant::now(),
-        // Below zero where the server's clock has been set back since it started: how long ago that was is not known.
+        // The server subtracts the time of its start from the time now, both without their fractions: after 0.07 s it may say 1. So
+        // it has certainly run for a second less. Below zero its clock has been set back since it started: how long ago that was
+        // is not known.
         uptime: Duration::from_secs(
             field("uptime_in_seconds")?
                 .parse::<i64>()
                 .ok()?
+                .saturating_sub(1)
                 .try_into()
                 .unwrap_or(0),
         ),
@@ -420,7 +432,7 @@ mod tests {
         let info = Answer::Text("# Server\r\nrun_id:abc\r\nuptime_in_seconds:7\r\n".to_owned());
         let life = read_life(1, &info).expect("both fields");
         assert_eq!(life.run_id(), "abc");
-        assert!(life.age() >= Duration::from_secs(7));
+        assert!(life.age() >= Duration::from_secs(6) && life.age() < Duration::from_secs(7));
         let info = Answer::Text("run_id:abc\r\nuptime_in_seconds:-3600\r\n".to_owned());
         let life = read_life(1, &info).expect("a clock that was set back");
         assert!(life.age() < Duration::from_secs(7));

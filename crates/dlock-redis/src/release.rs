@@ -1,6 +1,7 @@
 //! Free if still the owner; downgrade; break.
 
-use dlock_core::{Error, ErrorKind, Lease, Mode, Name, Released, Result};
+use dlock_core::backend::Lease;
+use dlock_core::{Error, ErrorKind, Mode, Name, Released, Result};
 
 use crate::acquire::{MEMORY, Past};
 use crate::backend::Store;
@@ -23,7 +24,7 @@ impl Store {
                 Way::Together(place) => match place.answer(self.config.answer_timeout).await {
                     Ok(Said::Freed) => return Ok(Released::Freed),
                     Ok(_) => {}
-                    Err(trouble) if trouble.broken && trouble.sent => twice = true,
+                    Err(trouble) if trouble.may_go_again() => twice = trouble.sent,
                     Err(trouble) => return Err(trouble.into()),
                 },
             }

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
-use dlock_core::{Lease, LossReason, Renewal};
+use dlock_core::backend::{Lease, Renewal};
+use dlock_core::{ErrorKind, LossReason, Mode};
 use futures::future::join_all;
 
 use crate::acquire::strange;
 use crate::backend::Store;
+use crate::config::Style;
 use crate::connect::{Answer, Call, millis};
 use crate::error::Trouble;
 use crate::how::Attempt32;
+use crate::key::HOLDERS;
 
 impl Store {
     pub(crate) async fn extend(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
@@ -30,24 +33,47 @@ impl Store {
     }
 
     async fn extend_together(&self, leases: &[Arc<Lease>]) -> Result<Vec<Renewal>, Trouble> {
-        let keys: Vec<String> = leases
-            .iter()
-            .map(|lease| self.keys.lock(lease.name()))
-            .collect();
+        let plain = self.config.style == Style::Plain;
+        let mut keys = Vec::with_capacity(leases.len());
+        for lease in leases {
+            let key = self.keys.lock(lease.name());
+            let shared = !plain && lease.mode() != Mode::Exclusive;
+            let sides = HOLDERS
+                .map(|end| [key.as_str(), end].concat())
+                .into_iter()
+                .filter(|_| shared)
+                .collect::<Vec<_>>();
+            keys.push(key);
+            keys.extend(sides);
+        }
         let mut call =
             Call::new(&self.scripts.renew, keys.iter().map(String::as_str)).arg(self.how.fence());
         for lease in leases {
+            let attempt = Attempt32::new(lease.attempt());
+            let sort: &[u8] = match lease.mode() {
+                _ if plain => b"",
+                Mode::Exclusive => b"X",
+                _ => b"S",
+            };
             call = call
-                .arg(Attempt32::new(lease.attempt()))
+                .arg([sort, attempt.as_ref()].concat())
                 .arg(millis(lease.duration()).to_string());
         }
-        let answers = match self.link.call(&call, self.config.answer_timeout).await?.0 {
+        // Half of the time that a renewal has, so that there is time for a second connection when the first one is open at our side only.
+        let shortest = leases.iter().map(|lease| lease.renewal_limit()).min();
+        let half = shortest.unwrap_or(self.config.answer_timeout) / 2;
+        let limit = self.config.answer_timeout.min(half);
+        let answers = match self.link.call_urgently(&call, limit).await? {
             Answer::List(answers) if answers.len() == leases.len() => answers,
             _ => return Err(strange("to a renewal in an unknown form")),
         };
         let renewals = answers.into_iter().map(|answer| match answer {
             Answer::Number(1) => Renewal::Extended,
             Answer::Number(2) => Renewal::Lost(LossReason::Expired),
+            // The lease of this hold was asked for as an exclusive one, and the store has it as shared: a downgrade came in between.
+            Answer::Number(3) => Renewal::Failed(
+                Trouble::new(ErrorKind::Store, "the hold was downgraded meanwhile").into(),
+            ),
             _ => Renewal::Lost(LossReason::Gone),
         });
         Ok(renewals.collect())

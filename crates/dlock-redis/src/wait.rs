@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dlock_core::{Attempt, AttemptId, Busy, ErrorKind, Lease, Moment, Request, Result};
+use dlock_core::backend::{Attempt, AttemptId, Busy, Lease, Request};
+use dlock_core::{ErrorKind, Moment, Result};
 use tokio::sync::Notify;
 use uuid::Uuid;
 

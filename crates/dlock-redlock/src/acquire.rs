@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlock_core::{Attempt, Backoff, Busy, Error, ErrorKind, HeldNow, Lease, Mode, Request, Result};
+use dlock_core::backend::{Attempt, Backoff, Busy, Lease, Request};
+use dlock_core::{Error, ErrorKind, HeldNow, Mode, Result};
 use dlock_redis::node::{Raised, Taken};
 use futures::StreamExt;
 use futures::future::Ready;
@@ -12,8 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::connect::{Nodes, unasked};
 use crate::error::{Word, Words};
-use crate::peer::is_of_age;
-use crate::stake::{Stake, bit};
+use crate::stake::{Grant, Stake, bit};
 use crate::vote::{Ballot, Verdict, Vote};
 
 /// How often counters that differ are raised before the attempt gives way. More than once is needed only when readers meet.
@@ -94,11 +94,7 @@ impl Nodes {
             words.note(node, Word::Failed(unasked(why)));
         }
         let mut others = self.all() & !undoing;
-        let ask = |nodes: Arc<Self>, node, proposed| {
-            let stake = stake.clone();
-            let mode = stake.mode;
-            nodes.ask(node, stake, mode, proposed)
-        };
+        let ask = |nodes: Arc<Self>, node, proposed| nodes.ask(node, stake.clone(), proposed);
         let mut asks = FuturesUnordered::new();
         if let Some(gate) = gate.filter(|gate| others & bit(*gate) != 0) {
             asks.push(ask(self.clone(), gate, proposed));
@@ -115,15 +111,16 @@ impl Nodes {
                     Vote::Granted(counter) => proposed = counter,
                     Vote::Uncounted | Vote::Failed => {}
                 }
-                ballot.cast(gate, said.vote);
-                words.note(gate, said.word);
+                self.hear(gate, said, &mut ballot, &mut words);
             }
             others &= !bit(gate);
         }
         for node in (0..self.count()).filter(|node| others & bit(*node) != 0) {
             asks.push(ask(self.clone(), node, proposed));
         }
-        let mut verdict = collect(&mut asks, limit, &mut ballot, &mut words).await;
+        let mut verdict = self
+            .collect(&mut asks, limit, &mut ballot, &mut words)
+            .await;
         if verdict == Verdict::Apart {
             verdict = self
                 .bring_together(&stake, limit, &mut ballot, &mut words)
@@ -132,12 +129,19 @@ impl Nodes {
         match verdict {
             Verdict::Agreed(token) => {
                 self.check_time(request, request.now().since(sent))?;
-                if !asks.is_empty() {
-                    // Late grants belong to the hold, and are freed with it.
-                    self.in_background(async move { while asks.next().await.is_some() {} });
-                }
+                stake.held(token);
                 let lease = Lease::new(request, sent).with_token(token);
                 let lease = lease.with_native(Arc::new(stake));
+                if !asks.is_empty() {
+                    // Late grants belong to the hold, and are freed with it.
+                    let (nodes, lease) = (self.clone(), lease.clone());
+                    self.in_background(async move {
+                        while let Some((node, _)) = asks.next().await {
+                            nodes.share_if_late(node, &lease).await;
+                        }
+                        nodes.vouch_soon(lease).await;
+                    });
+                }
                 Ok(Outcome::Decided(Attempt::Held(lease)))
             }
             Verdict::Others | Verdict::Split | Verdict::Apart => {
@@ -190,16 +194,20 @@ impl Nodes {
         self: Arc<Self>,
         node: usize,
         stake: Arc<Stake>,
-        mode: Mode,
         proposed: u64,
     ) -> (usize, Said) {
         let Some(under_way) = stake.begin(node) else {
             let why = "the hold has ended, or is being asked for there";
             return (node, Said::failed(unasked(why)));
         };
-        let said = match self.take_at(node, &stake, mode, proposed).await {
+        let taken = self.take_at(node, &stake, under_way.mode, proposed);
+        let said = match taken.await {
             Ok((Taken::Held { counter }, twice, why)) => {
-                under_way.gave(twice);
+                under_way.gave(Grant {
+                    number: counter,
+                    counts: why.is_none(),
+                    twice,
+                });
                 match why {
                     None => Said {
                         vote: Vote::Granted(counter),
@@ -239,21 +247,9 @@ impl Nodes {
         let peer = self.peer(node)?;
         let patience = self.patience(stake.lease);
         peer.call(patience, async {
-            if self.persistent {
-                let (taken, twice) = peer.node.take(stake.wish(mode), proposed).await?;
-                return Ok((taken, twice, None));
-            }
-            let life = peer.node.life().await?;
+            let met = self.meet(node).await?;
             let (taken, twice) = peer.node.take(stake.wish(mode), proposed).await?;
-            let counts = if peer.node.is_same(&life) {
-                is_of_age(&life, self.longest_lease)
-            } else {
-                Err(
-                    "the connection was replaced meanwhile, so its age must be asked for again"
-                        .to_owned(),
-                )
-            };
-            Ok((taken, twice, counts.err()))
+            Ok((taken, twice, self.why_uncounted(node, met).await))
         })
         .await
     }
@@ -312,7 +308,8 @@ impl Nodes {
         }
         ballot.close();
         match ballot.verdict() {
-            // Never with a quorum that agrees on another number than the one that was asked for last: that is fine too.
+            // The time was up, or the last answers came, just when a quorum had the same number. Whether it is the one of this round or of
+            // an earlier one makes no difference: what a quorum owns is a token.
             verdict @ (Verdict::Agreed(_) | Verdict::Apart) => verdict,
             _ => Verdict::Failed,
         }
@@ -324,37 +321,49 @@ impl Nodes {
         peer.call(patience, peer.node.raise(&stake.name, stake.attempt, token))
             .await
     }
-}
 
-/// Waits for answers until they decide, or the time is up.
-async fn collect<F>(
-    asks: &mut FuturesUnordered<F>,
-    limit: Duration,
-    ballot: &mut Ballot,
-    words: &mut Words,
-) -> Verdict
-where
-    F: Future<Output = (usize, Said)>,
-{
-    let mut time_up = std::pin::pin!(sleep_until(Instant::now() + limit));
-    loop {
-        match ballot.verdict() {
-            Verdict::Open => {}
-            verdict => return verdict,
+    /// Waits for answers until they decide, or the time is up.
+    async fn collect<F>(
+        &self,
+        asks: &mut FuturesUnordered<F>,
+        limit: Duration,
+        ballot: &mut Ballot,
+        words: &mut Words,
+    ) -> Verdict
+    where
+        F: Future<Output = (usize, Said)>,
+    {
+        let mut time_up = std::pin::pin!(sleep_until(Instant::now() + limit));
+        loop {
+            match ballot.verdict() {
+                Verdict::Open => {}
+                verdict => return verdict,
+            }
+            let answer = tokio::select! {
+                biased;
+                answer = asks.next() => answer,
+                () = &mut time_up => None,
+            };
+            match answer {
+                Some((node, said)) => self.hear(node, said, ballot, words),
+                None => {
+                    words.time_up(limit);
+                    ballot.close();
+                }
+            }
         }
-        let answer = tokio::select! {
-            biased;
-            answer = asks.next() => answer,
-            () = &mut time_up => None,
-        };
-        match answer {
-            Some((node, said)) => {
+    }
+
+    /// One answer; that of a server which has answered under another name already is none.
+    fn hear(&self, node: usize, said: Said, ballot: &mut Ballot, words: &mut Words) {
+        match self.twin(node, ballot.answered()) {
+            None => {
                 ballot.cast(node, said.vote);
                 words.note(node, said.word);
             }
-            None => {
-                words.time_up(limit);
-                ballot.close();
+            Some(why) => {
+                ballot.cast(node, Vote::Failed);
+                words.note(node, Word::Uncounted(why));
             }
         }
     }

@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
 use dlock_core::{
-    Attempt, Backend, Capabilities, Error, Fairness, Lease, Liveness, LockInfo, Name, Operation,
-    Reach, Released, Renewal, Request, Result, WakeUp,
+    Capabilities, Error, Fairness, Liveness, LockInfo, Name, Operation, Reach, Released, Result,
+    WakeUp,
 };
 
 use crate::config::Config;

@@ -1,7 +1,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use dlock_core::{BackendUrl, Error, Operation, Result};
+use dlock_core::backend::BackendUrl;
+use dlock_core::{Error, Operation, Result};
 use dlock_redis::node::Node;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
@@ -207,6 +208,11 @@ impl Config {
         self
     }
 
+    /// The nodes, each with the settings by which it is reached: for questions that are not locks.
+    pub fn nodes(&self) -> &[dlock_redis::Config] {
+        &self.nodes
+    }
+
     /// Connects to all nodes at once. A quorum must answer; what is wrong with one of the others is logged.
     ///
     /// # Errors
@@ -274,7 +280,9 @@ impl Config {
 
     fn places(&self) -> Vec<String> {
         let nodes = self.peers().unwrap_or_default();
-        let mut places: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+        // The same name in two databases is two locks.
+        let place = |node: &Node| format!("{node}/{}", node.database());
+        let mut places: Vec<String> = nodes.iter().map(place).collect();
         places.sort();
         places
     }
@@ -321,7 +329,10 @@ mod tests {
             "redlock://app:s%40cret@c:7000,a,[::1]:7002/3?node_timeout=50ms&persistent=true&prefix=shop&answer_timeout=1s",
         )
         .expect("good");
-        assert_eq!(config.identity(), "redlock://[::1]:7002,a:6379,c:7000#shop");
+        assert_eq!(
+            config.identity(),
+            "redlock://[::1]:7002/3,a:6379/3,c:7000/3#shop"
+        );
         assert_eq!(config.node_timeout, Duration::from_millis(50));
         assert!(config.persistent);
         let shown = format!("{config:?}");

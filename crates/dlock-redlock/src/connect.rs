@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::config::Config;
 use crate::error::{Word, Words};
+use crate::lives::Lives;
 use crate::peer::Peer;
 use crate::stake::{Mask, bit};
 use crate::undo::Undoing;
@@ -26,6 +27,7 @@ pub(crate) struct Nodes {
     node_timeout: Duration,
     pub(crate) longest_lease: Duration,
     pub(crate) persistent: bool,
+    pub(crate) lives: Lives,
     pub(crate) undoing: Undoing,
     pub(crate) waiting: Waiting,
     background: Arc<Background>,
@@ -36,6 +38,7 @@ impl Nodes {
         let peers: Vec<Peer> = config.checked_peers()?.into_iter().map(Peer::new).collect();
         Ok(Self {
             quorum: quorum_of(peers.len()),
+            lives: Lives::new(peers.len()),
             peers,
             node_timeout: config.node_timeout,
             longest_lease: config.longest_lease,
@@ -49,23 +52,18 @@ impl Nodes {
     /// Connects to all nodes. A quorum must answer, and nobody may be what no node can be.
     pub(crate) async fn connect(&self) -> Result<()> {
         let mut words = Words::new(self.count());
-        let answers = join_all(self.peers.iter().map(|peer| self.greet(peer))).await;
-        let mut lives: Vec<(usize, String)> = Vec::new();
+        let answers = join_all((0..self.count()).map(|node| self.greet(node))).await;
+        if let Some((one, other)) = self.twins() {
+            return Err(Error::invalid(format!(
+                "the nodes {} and {} are one server: a quorum needs independent ones",
+                self.place(one),
+                self.place(other)
+            )));
+        }
         let mut refused = false;
         for (node, answer) in answers.into_iter().enumerate() {
             match answer {
-                Ok(run_id) => {
-                    words.note(node, Word::Agreed("connected"));
-                    let same = lives.iter().find(|(_, id)| run_id.as_ref() == Some(id));
-                    if let Some((other, _)) = same {
-                        return Err(Error::invalid(format!(
-                            "the nodes {} and {} are one server: a quorum needs independent ones",
-                            self.place(*other),
-                            self.place(node)
-                        )));
-                    }
-                    lives.extend(run_id.map(|id| (node, id)));
-                }
+                Ok(()) => words.note(node, Word::Agreed("connected")),
                 Err(error) => {
                     // A password that is wrong at one node is like a node that is down: it may have been changed there.
                     refused |= !error.is_retryable() && error.kind() != ErrorKind::Denied;
@@ -81,15 +79,9 @@ impl Nodes {
         Ok(())
     }
 
-    /// Gives the name of the server's life, where it is told.
-    async fn greet(&self, peer: &Peer) -> Result<Option<String>> {
-        peer.node.connect().await?;
-        match peer.node.life().await {
-            Ok(life) => Ok(Some(life.run_id().to_owned())),
-            // Whoever keeps every write need not tell its age.
-            Err(error) if self.persistent && error.kind() == ErrorKind::Denied => Ok(None),
-            Err(error) => Err(error),
-        }
+    async fn greet(&self, node: usize) -> Result<()> {
+        self.peer(node)?.node.connect().await?;
+        self.meet(node).await.map(|_| ())
     }
 
     pub(crate) fn count(&self) -> usize {

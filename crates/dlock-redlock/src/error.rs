@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use dlock_core::{Error, ErrorKind, HeldNow};
 
+use crate::stake::{Mask, bit};
+
 /// What one node said, for people and for the kind of the error.
 #[derive(Debug)]
 pub(crate) enum Word {
@@ -51,6 +53,14 @@ impl Words {
     /// How many nodes answered something else.
     pub(crate) fn against(&self) -> usize {
         self.count(|word| matches!(word, Word::Against(_)))
+    }
+
+    /// The nodes that answered anything that counts.
+    pub(crate) fn answered(&self) -> Mask {
+        let said = self.said.iter().enumerate();
+        let answered =
+            said.filter(|(_, word)| matches!(word, Some(Word::Agreed(_) | Word::Against(_))));
+        answered.fold(0, |all, (node, _)| all | bit(node))
     }
 
     fn count(&self, which: impl Fn(&Word) -> bool) -> usize {

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{
-    AttemptId, Error, ErrorKind, HolderInfo, LockInfo, Name, Request, Result, SystemClock,
-};
+use dlock_core::backend::{AttemptId, Request};
+use dlock_core::{Error, ErrorKind, HolderInfo, LockInfo, Name, Result, SystemClock};
 use futures::StreamExt;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
@@ -17,16 +16,24 @@ use crate::stake::Stake;
 
 /// How long a break is tried at single nodes that do not answer.
 const BREAK_LEASE: Duration = Duration::from_secs(30);
+/// A node that lists its locks is asked whether it lives as often as `node_timeout`, and may be silent for so many of them: nobody
+/// waits for a lock meanwhile.
+const SILENCE: u32 = 5;
 
 impl Nodes {
     pub(crate) async fn look(self: &Arc<Self>, name: &Name) -> Result<LockInfo> {
         let asked = name.clone();
+        let limit = self.node_timeout();
         let found = self
-            .look_everywhere(|nodes, node, limit| {
+            .look_everywhere(Some(limit), |nodes, node| {
                 let name = asked.clone();
                 async move {
                     let peer = nodes.peer(node)?;
-                    Ok(vec![peer.call(limit, peer.node.inspect(&name)).await?])
+                    let look = peer.call(limit, async {
+                        let _ = nodes.meet(node).await;
+                        peer.node.inspect(&name).await
+                    });
+                    Ok(vec![look.await?])
                 }
             })
             .await?;
@@ -38,14 +45,42 @@ impl Nodes {
 
     pub(crate) async fn look_at_all(self: &Arc<Self>, prefix: &str) -> Result<Vec<LockInfo>> {
         let prefix: Arc<str> = prefix.into();
-        self.look_everywhere(|nodes, node, limit| {
+        self.look_everywhere(None, |nodes, node| {
             let prefix = prefix.clone();
-            async move {
-                let peer = nodes.peer(node)?;
-                peer.call(limit, peer.node.list(&prefix)).await
-            }
+            async move { nodes.list_at(node, &prefix).await }
         })
         .await
+    }
+
+    /// All locks of one node: as many trips as it takes, for as long as the node goes on answering.
+    ///
+    /// They are not one call to the node: a call that takes so long would pass for a node that owes an answer, and nobody would ask
+    /// it for a lock meanwhile.
+    async fn list_at(&self, node: usize, prefix: &str) -> Result<Vec<LockInfo>> {
+        let peer = self.peer(node)?;
+        let _ = self.meet(node).await;
+        let any = Name::new("list")?;
+        let mut list = std::pin::pin!(peer.node.list(prefix));
+        let every = self.node_timeout();
+        loop {
+            tokio::select! {
+                biased;
+                found = &mut list => return found,
+                () = tokio::time::sleep(every) => {}
+            }
+            let sign = peer.call(every * SILENCE, peer.node.inspect(&any));
+            tokio::select! {
+                biased;
+                found = &mut list => return found,
+                sign = tokio::time::timeout(every * SILENCE, sign) => match sign {
+                    Ok(sign) => sign.map(|_| ())?,
+                    Err(_) => return Err(Error::new(
+                        ErrorKind::TimedOut,
+                        format!("no sign of life within {:?} while it listed its locks", every * SILENCE),
+                    )),
+                },
+            }
+        }
     }
 
     /// Frees the holds that a quorum has, whoever has them. What single nodes gave to attempts that are still asking is left alone:
@@ -65,33 +100,43 @@ impl Nodes {
         Ok(info.is_locked())
     }
 
-    /// Asks every node, and merges the answers of all that come in time; a quorum must answer.
+    /// Asks every node, and merges the answers of all that come in time, or at all; a quorum must answer.
     async fn look_everywhere<F>(
         self: &Arc<Self>,
-        ask: impl Fn(Arc<Self>, usize, Duration) -> F,
+        limit: Option<Duration>,
+        ask: impl Fn(Arc<Self>, usize) -> F,
     ) -> Result<Vec<LockInfo>>
     where
         F: Future<Output = Result<Vec<LockInfo>>> + Send,
     {
-        let limit = self.node_timeout();
         let mut words = Words::new(self.count());
         let mut asks = self.each(self.all(), |nodes, node| {
-            let answer = ask(nodes, node, limit);
+            let answer = ask(nodes, node);
             async move { (node, answer.await) }
         });
-        let until = Instant::now() + limit;
+        let until = limit.map(|limit| Instant::now() + limit);
         let mut seen: Vec<Vec<LockInfo>> = Vec::new();
-        while let Ok(Some((node, answer))) = timeout_at(until, asks.next()).await {
+        loop {
+            let answer = match until {
+                Some(until) => timeout_at(until, asks.next()).await.unwrap_or(None),
+                None => asks.next().await,
+            };
+            let Some((node, answer)) = answer else { break };
             match answer {
-                Ok(infos) => {
-                    words.note(node, Word::Agreed("answered"));
-                    seen.push(infos);
-                }
+                Ok(infos) => match self.twin(node, words.answered()) {
+                    None => {
+                        words.note(node, Word::Agreed("answered"));
+                        seen.push(infos);
+                    }
+                    Some(why) => words.note(node, Word::Uncounted(why)),
+                },
                 Err(error) => words.note(node, Word::Failed(error)),
             }
         }
         if seen.len() < self.quorum {
-            words.time_up(limit);
+            if let Some(limit) = limit {
+                words.time_up(limit);
+            }
             return Err(self.explain(words, self.quorum));
         }
         Ok(merge(seen, self.count(), self.quorum))

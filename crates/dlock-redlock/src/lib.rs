@@ -6,6 +6,7 @@ mod config;
 mod connect;
 mod error;
 mod inspect;
+mod lives;
 #[cfg(test)]
 mod model;
 mod peer;

@@ -15,6 +15,8 @@ pub(crate) struct Peer {
     /// When something last moved: an answer came, or a first call was made. Microseconds after `origin`.
     moved: AtomicU64,
     origin: Instant,
+    /// The connection on which it refused to tell its age; 0 for none. It is not asked again there.
+    mute: AtomicU64,
 }
 
 impl Peer {
@@ -24,6 +26,27 @@ impl Peer {
             under_way: AtomicUsize::new(0),
             moved: AtomicU64::new(0),
             origin: Instant::now(),
+            mute: AtomicU64::new(0),
+        }
+    }
+
+    /// Which life of its server answers; `None` from one that keeps every write and does not let us ask, since it need not tell
+    /// its age.
+    pub(crate) async fn life(&self, persistent: bool) -> Result<Option<Life>> {
+        let connection = self.node.connection();
+        if persistent && connection == Some(self.mute.load(Ordering::Acquire)) {
+            return Ok(None);
+        }
+        match self.node.life().await {
+            Ok(life) => Ok(Some(life)),
+            Err(error) if persistent && error.kind() == ErrorKind::Denied => {
+                let now = self.node.connection();
+                if let Some(number) = now.filter(|_| now == connection) {
+                    self.mute.store(number, Ordering::Release);
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
     }
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use dlock_core::{Error, ErrorKind, Lease, Released, Request, Result};
+use dlock_core::backend::{Lease, Request};
+use dlock_core::{Error, ErrorKind, Released, Result};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
@@ -113,27 +114,16 @@ impl Nodes {
         Ok(found)
     }
 
-    /// Shared from now on, at a quorum at least.
+    /// Shared from now on, at a quorum at least. Where it is not confirmed, the next renewals ask for it again.
     pub(crate) async fn share(self: &Arc<Self>, lease: &Lease) -> Result<()> {
+        // Before anything is sent: whoever asks for the lock from now on asks for less.
+        Stake::from_lease(lease).share();
         let lease = Arc::new(lease.clone());
         let limit = self.patience(lease.duration());
         let mut words = Words::new(self.count());
         let mut shares = self.each(self.all(), |nodes, node| {
             let lease = lease.clone();
-            async move {
-                let patience = nodes.patience(lease.duration());
-                let answer = match nodes.peer(node) {
-                    Ok(peer) => peer.call(patience, peer.node.downgrade(&lease)).await,
-                    Err(error) => Err(error),
-                };
-                (
-                    node,
-                    match answer {
-                        Err(error) if error.kind() == ErrorKind::Lost => Ok(false),
-                        answer => answer.map(|()| true),
-                    },
-                )
-            }
+            async move { (node, nodes.share_at(node, &lease).await) }
         });
         let word = |shared: &bool| match shared {
             true => Word::Agreed("shared"),
@@ -151,6 +141,32 @@ impl Nodes {
         }
         self.in_background(async move { while shares.next().await.is_some() {} });
         Ok(())
+    }
+
+    /// Shared at one node; `false` when it has no such hold.
+    async fn share_at(&self, node: usize, lease: &Lease) -> Result<bool> {
+        let peer = self.peer(node)?;
+        let shared = peer.call(self.patience(lease.duration()), async {
+            let _ = self.meet(node).await;
+            peer.node.downgrade(lease).await
+        });
+        let shared = match shared.await {
+            Ok(()) => true,
+            Err(error) if error.kind() == ErrorKind::Lost => false,
+            Err(error) => return Err(error),
+        };
+        Stake::from_lease(lease).is_shared(node);
+        Ok(shared)
+    }
+
+    /// A node may have given the lock to a writer who is a reader by now: it is told, so that it does not keep other readers out.
+    pub(crate) async fn share_if_late(&self, node: usize, lease: &Lease) {
+        if Stake::from_lease(lease).to_share() & bit(node) == 0 {
+            return;
+        }
+        if let Err(error) = self.share_at(node, lease).await {
+            tracing::debug!(name = %lease.name(), node = self.place(node), %error, "a node may still have a reader's hold as a writer's");
+        }
     }
 
     /// Waits until a quorum has agreed; `false` when it cannot, or the time is up.
@@ -181,6 +197,10 @@ impl Nodes {
             let word = match answer {
                 Ok(answer) => word(&answer),
                 Err(error) => Word::Failed(error),
+            };
+            let word = match self.twin(node, words.answered()) {
+                Some(why) if !matches!(word, Word::Failed(_)) => Word::Uncounted(why),
+                _ => word,
             };
             words.note(node, word);
         }

@@ -3,22 +3,31 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Error, Lease, LossReason, Renewal, Result};
+use dlock_core::backend::{Lease, Renewal};
+use dlock_core::{Error, LossReason, Result};
 use futures::StreamExt;
 use tokio::time::{Instant, sleep_until};
 
 use crate::connect::Nodes;
 use crate::error::{Word, Words};
-use crate::peer::is_of_age;
-use crate::stake::Stake;
+use crate::stake::{Mask, Round, Stake, bit};
+
+/// Longer than most holds of a reader: those cost nothing more.
+const VOUCH_AFTER: Duration = Duration::from_millis(500);
 
 /// What one node said about all leases, and why that does not count if it does not.
 type Answers = (Vec<Renewal>, Option<String>);
 
 /// What the nodes said about one lease.
 struct Tally {
-    extended: usize,
-    lost: usize,
+    stake: Arc<Stake>,
+    round: Round,
+    /// The nodes that extended it and count.
+    extended: Mask,
+    /// The nodes that extended it, without a proof that nobody else had the lock there meanwhile.
+    unproven: Mask,
+    /// The nodes that have it no longer.
+    lost: Mask,
     reason: LossReason,
     words: Words,
 }
@@ -31,9 +40,11 @@ enum Outcome {
 
 impl Tally {
     fn outcome(&self, nodes: &Nodes) -> Outcome {
-        if self.extended >= nodes.quorum {
+        let count = |nodes: Mask| nodes.count_ones() as usize;
+        if count(self.extended) >= nodes.quorum {
             Outcome::Extended
-        } else if self.lost > nodes.count() - nodes.quorum {
+        } else if count(self.lost | self.unproven) > nodes.count() - nodes.quorum {
+            // Those who are unproven can only be vouched for by a quorum of the others, and there is none.
             Outcome::Lost
         } else {
             Outcome::Open
@@ -49,7 +60,10 @@ impl Nodes {
         let leases: Arc<[Arc<Lease>]> = leases.into();
         let shortest = leases.iter().map(|lease| lease.duration()).min();
         let limit = self.patience(shortest.unwrap_or_default());
-        let mut tallies: Vec<Tally> = leases.iter().map(|_| self.tally()).collect();
+        // Core drops a renewal that takes too long, and with it what the nodes have answered.
+        let given = leases.iter().map(|lease| lease.renewal_limit()).min();
+        let limit = limit.min(given.unwrap_or(limit) * 9 / 10);
+        let mut tallies: Vec<Tally> = leases.iter().map(|lease| self.tally(lease)).collect();
         let mut asks = self.each(self.all(), |nodes, node| {
             let leases = leases.clone();
             async move { (node, nodes.renew_at(node, &leases, limit).await) }
@@ -71,36 +85,60 @@ impl Nodes {
                 }
                 break;
             };
-            gone.extend(count(node, answers, &mut tallies));
+            gone.extend(self.count_in(node, answers, &mut tallies));
         }
-        let mut lost = Vec::with_capacity(leases.len());
         let mut renewals = Vec::with_capacity(leases.len());
-        for tally in tallies {
-            let outcome = tally.outcome(self);
-            lost.push(matches!(outcome, Outcome::Lost));
-            renewals.push(match outcome {
+        for tally in &mut tallies {
+            renewals.push(match tally.outcome(self) {
                 Outcome::Extended => Renewal::Extended,
                 Outcome::Lost => Renewal::Lost(tally.reason),
-                Outcome::Open => Renewal::Failed(self.explain(tally.words, self.quorum)),
-            });
-        }
-        let nodes = self.clone();
-        if !asks.is_empty() || !gone.is_empty() {
-            self.in_background(async move {
-                nodes.repair(&leases, &lost, gone).await;
-                while let Some((node, answers)) = asks.next().await {
-                    let mut tallies: Vec<Tally> = leases.iter().map(|_| nodes.tally()).collect();
-                    let gone = count(node, answers, &mut tallies);
-                    nodes.repair(&leases, &lost, gone).await;
+                Outcome::Open => {
+                    let words = std::mem::replace(&mut tally.words, Words::new(self.count()));
+                    Renewal::Failed(self.explain(words, self.quorum))
                 }
+            });
+            tally.vouch(self);
+        }
+        let late = tallies.iter().any(|tally| tally.stake.to_share() != 0);
+        if !asks.is_empty() || !gone.is_empty() || late {
+            let nodes = self.clone();
+            self.in_background(async move {
+                nodes.repair(&leases, &tallies, gone).await;
+                while let Some((node, answers)) = asks.next().await {
+                    let gone = nodes.count_in(node, answers, &mut tallies);
+                    tallies.iter().for_each(|tally| tally.vouch(&nodes));
+                    nodes.repair(&leases, &tallies, gone).await;
+                }
+                nodes.share_late(&leases).await;
             });
         }
         renewals
     }
 
-    fn tally(&self) -> Tally {
+    /// Late grants to a reader are often unproven, since other readers have come in between. Until the first renewal vouches for them
+    /// the hold would have no node to spare; so there is a round before that, unless the hold is given back first.
+    pub(crate) async fn vouch_soon(self: &Arc<Self>, lease: Lease) {
+        let stake = Stake::from_lease(&lease);
+        if !stake.is_partly_unproven() {
+            return;
+        }
+        tokio::select! {
+            () = stake.ended() => {}
+            () = self.stopped() => {}
+            () = tokio::time::sleep(VOUCH_AFTER.min(lease.duration() / 20)) => {
+                // Whatever comes of it: the renewals of the hold decide.
+                let _ = self.extend(&[Arc::new(lease)]).await;
+            }
+        }
+    }
+
+    fn tally(&self, lease: &Lease) -> Tally {
+        let stake = Stake::from_lease(lease);
         Tally {
+            round: stake.begin_round(),
+            stake,
             extended: 0,
+            unproven: 0,
             lost: 0,
             reason: LossReason::Gone,
             words: Words::new(self.count()),
@@ -115,75 +153,117 @@ impl Nodes {
     ) -> Result<Answers> {
         let peer = self.peer(node)?;
         peer.call(patience, async {
-            let life = match self.persistent {
-                true => None,
-                false => Some(peer.node.life().await?),
-            };
+            let met = self.meet(node).await?;
             let answers = peer.node.renew(leases).await;
-            let counts = match life {
-                None => Ok(()),
-                Some(life) if peer.node.is_same(&life) => is_of_age(&life, self.longest_lease),
-                Some(_) => Err("the connection was replaced meanwhile".to_owned()),
-            };
             // One trip has failed as a whole or not at all.
             match answers.first() {
                 Some(Renewal::Failed(_)) => Err(first_error(answers)),
-                _ => Ok((answers, counts.err())),
+                _ => Ok((answers, self.why_uncounted(node, met).await)),
             }
         })
         .await
     }
 
-    /// Takes the lock anew at nodes that have lost it, so that they can count in the next round. They never count in this one:
-    /// somebody else may have held the lock there in between.
+    /// Takes the lock anew at nodes that have lost it. They never count in this round: somebody else may have held the lock there in
+    /// between. Whether they count in a later one is a matter of proof, which the stake keeps.
     async fn repair(
         self: &Arc<Self>,
         leases: &[Arc<Lease>],
-        lost: &[bool],
+        tallies: &[Tally],
         gone: Vec<(usize, usize)>,
     ) {
         for (node, index) in gone {
-            let (Some(lease), Some(false)) = (leases.get(index), lost.get(index)) else {
+            let (Some(lease), Some(tally)) = (leases.get(index), tallies.get(index)) else {
                 continue;
             };
-            let stake = Stake::from_lease(lease);
+            if matches!(tally.outcome(self), Outcome::Lost) {
+                continue;
+            }
             let token = lease.token().map_or(0, |token| token.get());
-            let (_, said) = self.clone().ask(node, stake, lease.mode(), token).await;
+            let proposed = tally.stake.proposal(node, token);
+            let (_, said) = self.clone().ask(node, tally.stake.clone(), proposed).await;
             tracing::debug!(name = %lease.name(), node = self.place(node), said = ?said.word, "a node had lost a hold");
+            self.share_if_late(node, lease).await;
         }
+    }
+
+    /// Tells nodes of a downgrade that they have missed.
+    async fn share_late(&self, leases: &[Arc<Lease>]) {
+        for lease in leases {
+            let nodes = Stake::from_lease(lease).to_share();
+            for node in (0..self.count()).filter(|node| nodes & bit(*node) != 0) {
+                self.share_if_late(node, lease).await;
+            }
+        }
+    }
+
+    /// Adds a node's answers to the tallies. Gives the node and the place in the list of each lease that it has lost.
+    fn count_in(
+        &self,
+        node: usize,
+        answers: Result<Answers>,
+        tallies: &mut [Tally],
+    ) -> Vec<(usize, usize)> {
+        let mut gone = Vec::new();
+        match answers {
+            Ok((answers, uncounted)) => {
+                for (index, (answer, tally)) in answers.into_iter().zip(tallies).enumerate() {
+                    let twin = self.twin(node, tally.answered());
+                    let word = match (answer, twin.or_else(|| uncounted.clone())) {
+                        (Renewal::Extended, None) => tally.extended_at(node),
+                        (Renewal::Extended, Some(why)) => Word::Uncounted(why),
+                        (Renewal::Lost(reason), _) => {
+                            gone.push((node, index));
+                            tally.lost_at(node, reason)
+                        }
+                        (Renewal::Failed(error), _) => Word::Failed(error),
+                    };
+                    tally.words.note(node, word);
+                }
+            }
+            Err(error) => {
+                for tally in tallies {
+                    tally.words.note(node, Word::Failed(again(&error)));
+                }
+            }
+        }
+        gone
     }
 }
 
-/// Adds a node's answers to the tallies. Gives the node and the place in the list of each lease that it has lost.
-fn count(node: usize, answers: Result<Answers>, tallies: &mut [Tally]) -> Vec<(usize, usize)> {
-    let mut gone = Vec::new();
-    match answers {
-        Ok((answers, uncounted)) => {
-            for (index, (answer, tally)) in answers.into_iter().zip(tallies).enumerate() {
-                let word = match (answer, &uncounted) {
-                    (Renewal::Extended, None) => {
-                        tally.extended += 1;
-                        Word::Agreed("extended")
-                    }
-                    (Renewal::Extended, Some(why)) => Word::Uncounted(why.clone()),
-                    (Renewal::Lost(reason), _) => {
-                        tally.lost += 1;
-                        tally.reason = reason;
-                        gone.push((node, index));
-                        Word::Against("it no longer has the hold")
-                    }
-                    (Renewal::Failed(error), _) => Word::Failed(error),
-                };
-                tally.words.note(node, word);
-            }
-        }
-        Err(error) => {
-            for tally in tallies {
-                tally.words.note(node, Word::Failed(again(&error)));
-            }
+impl Tally {
+    fn answered(&self) -> Mask {
+        self.extended | self.unproven | self.lost
+    }
+
+    fn extended_at(&mut self, node: usize) -> Word {
+        if self.round.proven & bit(node) != 0 {
+            self.extended |= bit(node);
+            Word::Agreed("extended")
+        } else if self.stake.is_proven(node) {
+            // Given after the question: it counts in the next round.
+            Word::Uncounted("it was given the hold again a moment ago".to_owned())
+        } else {
+            self.unproven |= bit(node);
+            Word::Against(
+                "it has the hold again, but somebody else may have held the lock there in between",
+            )
         }
     }
-    gone
+
+    fn lost_at(&mut self, node: usize, reason: LossReason) -> Word {
+        self.lost |= bit(node);
+        self.reason = reason;
+        self.stake.lost(node);
+        Word::Against("it no longer has the hold")
+    }
+
+    /// While a quorum that counts has the hold, nobody else can get the lock: so it vouches for the nodes that got it meanwhile.
+    fn vouch(&self, nodes: &Nodes) {
+        if self.unproven != 0 && matches!(self.outcome(nodes), Outcome::Extended) {
+            self.stake.vouch(self.round, self.unproven);
+        }
+    }
 }
 
 fn first_error(answers: Vec<Renewal>) -> Error {

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dlock_core::{AttemptId, Backoff, Result};
+use dlock_core::Result;
+use dlock_core::backend::{AttemptId, Backoff};
 use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
@@ -177,8 +178,12 @@ impl Nodes {
 
     async fn free_once(&self, node: usize, stake: &Stake, stray: bool) -> Result<bool> {
         let peer = self.peer(node)?;
-        let trip = peer.node.free(&stake.name, stake.attempt, stray);
-        peer.call(self.patience(stake.lease), trip).await
+        peer.call(self.patience(stake.lease), async {
+            // It must be known who confirms; whoever cannot be asked for that can still free.
+            let _ = self.meet(node).await;
+            peer.node.free(&stake.name, stake.attempt, stray).await
+        })
+        .await
     }
 }
 

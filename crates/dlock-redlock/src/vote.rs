@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::stake::{Mask, bit};
+
 /// What one node said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Vote {
@@ -59,6 +61,13 @@ impl Ballot {
         if let Some(place) = self.votes.get_mut(node) {
             *place = Some(vote);
         }
+    }
+
+    /// The nodes that have answered.
+    pub(crate) fn answered(&self) -> Mask {
+        let votes = self.votes.iter().enumerate();
+        let answered = votes.filter(|(_, vote)| !matches!(vote, None | Some(Vote::Failed)));
+        answered.fold(0, |all, (node, _)| all | bit(node))
     }
 
     /// A node's counter was too high to be raised.

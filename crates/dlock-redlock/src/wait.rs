@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use dlock_core::{
-    Attempt, AttemptId, Backend, Capabilities, Lease, Name, Released, Renewal, Request, Result,
-};
+use dlock_core::backend::{Attempt, AttemptId, Backend, Lease, Renewal, Request};
+use dlock_core::{Capabilities, Name, Released, Result};
 
 use crate::connect::Nodes;
 

@@ -1,34 +1,42 @@
 //! One attempt, and its undo.
 
+mod abandon;
 mod queued;
-mod undo;
 
 use std::sync::Arc;
 
-use dlock_core::{Attempt, Busy, Error, Moment, Request, Result};
+use dlock_core::backend::{Attempt, Busy, Request};
+use dlock_core::{Error, Mode, Moment, Result};
 
+use self::abandon::refuse_abandoned;
+use self::queued::conflict;
 pub(crate) use self::queued::{Node, Queued, Telling, removed};
-use self::undo::refuse_abandoned;
 use crate::ZkBackend;
-use crate::connect::{Session, Stat};
+use crate::connect::{Listing, Session, Stat};
 use crate::error::Fault;
-use crate::queue::{Place, State, Verdict, node_data, node_prefix, places};
+use crate::queue::{
+    Obstacle, Place, State, Verdict, node_data, node_prefix, read_data, verdict, verdict_behind,
+};
 
 /// How often the lock's node may vanish under a new place: a container goes only when it is empty, so twice is rare.
 const TRIES: usize = 10;
 
 impl ZkBackend {
-    pub(crate) async fn try_now(&self, request: &Request) -> Result<Attempt> {
-        let mut queued = self.enter(request).await?;
+    pub(crate) async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        if self.is_in_vain(request).await? {
+            return Ok(Attempt::Busy(Busy::default()));
+        }
+        let mut queued = self.enter(request, true).await?;
         loop {
-            match queued.verdict()? {
+            match queued.verdict.clone() {
                 Verdict::Held => return Ok(queued.held(request)),
                 Verdict::Conflict(used) => return queued.conflict(request, used).await,
-                Verdict::Wait(obstacle) if queued.may_share_with(&obstacle) => {
-                    match queued.state_of(&obstacle).await {
+                Verdict::Wait(obstacle) if obstacle.passing => drop(queued.look(request).await?),
+                Verdict::Wait(obstacle) if may_share(request.mode(), &obstacle) => {
+                    match state_of(&queued.session, &queued.parent, &obstacle).await {
                         Ok(State::Downgraded) => return Ok(queued.held(request)),
                         Ok(_) => break,
-                        Err(Fault::NoNode) => queued.look(request).await?,
+                        Err(Fault::NoNode) => drop(queued.look(request).await?),
                         Err(fault) => return Err(fault.into()),
                     }
                 }
@@ -39,19 +47,57 @@ impl ZkBackend {
         Ok(Attempt::Busy(Busy::default()))
     }
 
+    /// Whether others hold the lock, as the leader has it. Then a try takes no place: others who come just then would find it in their
+    /// way, a reader for example who may share the lock with those who hold it.
+    async fn is_in_vain(&self, request: &Request) -> Result<bool> {
+        let session = self.link.session().await?;
+        if self.quiet.is_likely_free(request.name(), session.id()) {
+            return Ok(false);
+        }
+        let parent = self.lock_path(request.name());
+        loop {
+            session.up().await?;
+            let all = match session.queue(&parent).await {
+                Ok(all) => all,
+                Err(Fault::NoNode) => return Ok(false),
+                // Nothing was asked for that could be held.
+                Err(fault) => return Err(Error::from(fault).after_sending(false)),
+            };
+            if all
+                .places
+                .iter()
+                .any(|place| place.is_of(request.attempt()))
+            {
+                // The same attempt again: what it has, it has.
+                return Ok(false);
+            }
+            match verdict_behind(request.mode(), &all.places) {
+                Verdict::Held => return Ok(false),
+                Verdict::Conflict(used) => return Err(conflict(request, used)),
+                Verdict::Wait(obstacle) if obstacle.passing => {}
+                Verdict::Wait(obstacle) if may_share(request.mode(), &obstacle) => {
+                    match state_of(&session, &parent, &obstacle).await {
+                        Ok(state) => return Ok(state != State::Downgraded),
+                        Err(Fault::NoNode) => {}
+                        Err(fault) => return Err(Error::from(fault).after_sending(false)),
+                    }
+                }
+                Verdict::Wait(_) | Verdict::AnyChange => return Ok(true),
+            }
+        }
+    }
+
     /// Takes a place in the queue, and reads the queue, in one trip.
-    pub(crate) async fn enter(&self, request: &Request) -> Result<Queued> {
+    pub(crate) async fn enter(&self, request: &Request, tries: bool) -> Result<Queued> {
         refuse_abandoned(request.attempt())?;
         let session = self.link.session().await?;
         let parent = self.lock_path(request.name());
-        let prefix = format!(
-            "{parent}/{}",
-            node_prefix(request.attempt(), request.mode())
-        );
+        let stem = node_prefix(request.attempt(), request.mode(), tries);
+        let prefix = format!("{parent}/{stem}");
         let data = node_data(State::Plain, request.label());
         if self.quiet.is_likely_free(request.name(), session.id())
             && let Some(queued) = self
-                .enter_alone(&session, &parent, &prefix, &data, request)
+                .enter_alone(&session, &parent, &stem, &data, request)
                 .await?
         {
             return Ok(queued);
@@ -66,7 +112,7 @@ impl ZkBackend {
                 .map(|path| session.create_container(path))
                 .collect();
             let created = session.create_place(&prefix, &data);
-            let listed = session.children(&parent);
+            let listed = session.queue(&parent);
             let mut refused = None;
             for made in made {
                 match made.await {
@@ -77,12 +123,8 @@ impl ZkBackend {
             let created = created.await;
             let listed = listed.await;
             let known = match (created, listed) {
-                (Ok((sequence, stat)), Ok((children, _))) => {
-                    let node = format!(
-                        "{}{sequence}",
-                        node_prefix(request.attempt(), request.mode())
-                    );
-                    Some((Some((node, stat)), children, sent))
+                (Ok((sequence, stat)), Ok(all)) => {
+                    Some((Some((format!("{stem}{sequence}"), stat)), all, sent))
                 }
                 (Err(Fault::NoNode), _) => match refused {
                     Some(fault) => return Err(fault.into()),
@@ -97,22 +139,22 @@ impl ZkBackend {
                 }
                 (Err(fault), _) | (_, Err(fault)) => return Err(fault.into()),
             };
-            if let Some((known, children, sent)) = known {
-                let found = settle(&session, &parent, request, known, &children).await?;
-                if let Some((mine, stat, places)) = found {
-                    // Only to note who came in between.
-                    self.quiet
-                        .is_only(request.name(), session.id(), mine.sequence);
-                    return Ok(Queued {
-                        session,
-                        parent,
-                        mine,
-                        czxid: stat.czxid,
-                        places,
-                        sent,
-                        own: None,
-                    });
-                }
+            if let Some((known, all, sent)) = known
+                && let Some((mine, stat, verdict)) =
+                    settle(&session, &parent, request, known, &all.places).await?
+            {
+                // Only to note who came in between.
+                self.quiet
+                    .is_only(request.name(), session.id(), mine.sequence);
+                return Ok(Queued {
+                    session,
+                    parent,
+                    mine,
+                    czxid: stat.czxid,
+                    verdict,
+                    sent,
+                    own: None,
+                });
             }
         }
         Err(Error::from(Fault::NoNode))
@@ -124,39 +166,34 @@ impl ZkBackend {
         &self,
         session: &Arc<Session>,
         parent: &str,
-        prefix: &str,
+        stem: &str,
         data: &[u8],
         request: &Request,
     ) -> Result<Option<Queued>> {
         session.up().await?;
         let sent = request.now();
-        let (sequence, stat) = match session.create_place(prefix, data).await {
+        let created = session.create_place(&format!("{parent}/{stem}"), data);
+        let (sequence, stat) = match created.await {
             Ok(created) => created,
             Err(Fault::NoNode | Fault::Broken(_)) => return Ok(None),
             Err(fault) => return Err(fault.into()),
         };
-        let node = format!(
-            "{}{sequence}",
-            node_prefix(request.attempt(), request.mode())
-        );
-        let Some(mine) = Place::parse(&node) else {
+        let Some(mine) = Place::parse(&format!("{stem}{sequence}")) else {
             return Ok(None);
         };
         let mut queued = Queued {
             session: session.clone(),
             parent: parent.to_owned(),
-            places: vec![mine.clone()],
+            verdict: Verdict::Held,
             czxid: stat.czxid,
             sent,
             own: None,
             mine,
         };
-        if !self
-            .quiet
-            .is_only(request.name(), session.id(), queued.mine.sequence)
-        {
-            queued.look(request).await?;
-            let own = queued
+        let sequence = queued.mine.sequence;
+        if !self.quiet.is_only(request.name(), session.id(), sequence) {
+            let all = queued.look(request).await?;
+            let own = all
                 .places
                 .iter()
                 .filter(|place| place.is_of(request.attempt()));
@@ -177,47 +214,42 @@ impl ZkBackend {
     }
 }
 
-type Known = (Option<(String, Stat)>, Vec<String>, Moment);
+type Known = (Option<(String, Stat)>, Arc<Listing>, Moment);
 
 /// Reads the queue after the connection broke; `None` when our place is not in it.
-async fn look_up(session: &Session, parent: &str, request: &Request) -> Result<Option<Known>> {
+async fn look_up(session: &Arc<Session>, parent: &str, request: &Request) -> Result<Option<Known>> {
     loop {
         session.up().await?;
         let sent = request.now();
-        let synced = session.sync();
-        let listed = session.children(parent);
-        match (synced.await, listed.await) {
-            (Ok(()), Ok((children, _))) => return Ok(Some((None, children, sent))),
-            (Ok(()), Err(Fault::NoNode)) => return Ok(None),
-            (Err(Fault::Broken(_)), _) | (_, Err(Fault::Broken(_))) => {}
-            (Err(fault), _) | (_, Err(fault)) => return Err(fault.into()),
+        match session.queue(parent).await {
+            Ok(all) => return Ok(Some((None, all, sent))),
+            Err(Fault::NoNode) => return Ok(None),
+            Err(Fault::Broken(_)) => {}
+            Err(fault) => return Err(fault.into()),
         }
     }
 }
 
-/// Finds our one place among the children. The same attempt may have created several, if a reply was lost or it was asked twice: the
-/// first one counts, and the others go. One of another session is not ours to keep: it ends with its session.
+/// Finds our one place in the queue, and what it may do. The same attempt may have created several, if a reply was lost or it was asked
+/// twice: the first one counts, and the others go. One of another session is not ours to keep: it ends with its session.
 async fn settle(
     session: &Session,
     parent: &str,
     request: &Request,
     known: Option<(String, Stat)>,
-    children: &[String],
-) -> Result<Option<(Place, Stat, Vec<Place>)>> {
-    let all = places(children);
-    let (own, mut others): (Vec<Place>, Vec<Place>) = all
-        .into_iter()
-        .partition(|place| place.is_of(request.attempt()));
+    all: &[Place],
+) -> Result<Option<(Place, Stat, Verdict)>> {
+    let is_own = |place: &&Place| place.is_of(request.attempt());
+    let own: Vec<&Place> = all.iter().filter(is_own).collect();
     if let ([mine], Some((node, stat))) = (own.as_slice(), known)
         && mine.node == node
     {
-        others.push(mine.clone());
-        let others = in_order(session, parent, others).await?;
-        return Ok(Some((mine.clone(), stat, others)));
+        let verdict = verdict(mine, all);
+        return Ok(verdict.map(|verdict| ((*mine).clone(), stat, verdict)));
     }
     let path = |place: &Place| format!("{parent}/{}", place.node);
     let asked: Vec<_> = own.iter().map(|place| session.stat(&path(place))).collect();
-    let mut found: Vec<(Place, Stat)> = Vec::new();
+    let mut found: Vec<(&Place, Stat)> = Vec::new();
     for (place, stat) in own.into_iter().zip(asked) {
         if let Some(stat) = stat.await? {
             found.push((place, stat));
@@ -227,41 +259,31 @@ async fn settle(
         .iter()
         .filter(|(_, stat)| stat.owner == session.id())
         .min_by_key(|(_, stat)| stat.czxid)
-        .cloned();
+        .copied();
     for (place, _) in found {
-        if first.as_ref().is_none_or(|(mine, _)| *mine != place) {
-            gone(session.delete(&path(&place)).await)?;
+        if first.is_none_or(|(mine, _)| mine != place) {
+            gone(session.delete(&path(place)).await)?;
         }
     }
     let Some((mine, stat)) = first else {
         return Ok(None);
     };
-    others.push(mine.clone());
-    let others = in_order(session, parent, others).await?;
-    Ok(Some((mine, stat, others)))
+    let left: Vec<Place> = all
+        .iter()
+        .filter(|place| *place == mine || !is_own(place))
+        .cloned()
+        .collect();
+    Ok(verdict(mine, &left).map(|verdict| (mine.clone(), stat, verdict)))
 }
 
-/// A queue in which the numbers do not tell the order gets the transactions that do, in one trip. What is gone by then is left out.
-pub(crate) async fn in_order(
-    session: &Session,
-    parent: &str,
-    places: Vec<Place>,
-) -> Result<Vec<Place>, Fault> {
-    if !places.iter().any(Place::is_worn_out) {
-        return Ok(places);
-    }
-    let asked: Vec<_> = places
-        .iter()
-        .map(|place| session.stat(&format!("{parent}/{}", place.node)))
-        .collect();
-    let mut known = Vec::with_capacity(places.len());
-    for (place, stat) in places.into_iter().zip(asked) {
-        if let Some(stat) = stat.await? {
-            let czxid = Some(stat.czxid);
-            known.push(Place { czxid, ..place });
-        }
-    }
-    Ok(known)
+/// A reader behind a writer, which may have become a reader.
+pub(crate) fn may_share(mode: Mode, obstacle: &Obstacle) -> bool {
+    mode == Mode::Shared && obstacle.mode == Mode::Exclusive
+}
+
+async fn state_of(session: &Session, parent: &str, obstacle: &Obstacle) -> Result<State, Fault> {
+    let (data, _) = session.data(&format!("{parent}/{}", obstacle.node)).await?;
+    Ok(read_data(&data).0)
 }
 
 /// A node that is not there is as good as deleted.

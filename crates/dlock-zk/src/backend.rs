@@ -2,13 +2,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
 use dlock_core::{
-    Attempt, Backend, Capabilities, Fairness, Lease, Liveness, LockInfo, Name, Operation, Reach,
-    Released, Renewal, Request, Result, WakeUp,
+    Capabilities, Fairness, Liveness, LockInfo, Name, Operation, Reach, Released, Result, WakeUp,
 };
 
 use crate::Config;
 use crate::link::Link;
+use crate::pace::Pace;
 use crate::quiet::Quiet;
 
 /// One client of a ZooKeeper ensemble: one session, which carries all its holds. Made by [`Config::connect`].
@@ -46,16 +47,6 @@ impl ZkBackend {
     }
 }
 
-/// How much sooner than expected a session can end.
-///
-/// A renewal proves that the leader knows the session, not that it has just heard of it: followers report signs of life every half tick,
-/// and one that is cut off together with its client reports none of those since. A session is at least two ticks long, so
-/// half a tick is at most a quarter of it; and the sign of life before the lost ones is one heartbeat of the client older.
-fn early_end(ttl: Duration) -> Duration {
-    let heartbeat = (ttl * 2 / 5).min(Duration::from_secs(4)) * 3 / 8;
-    ttl / 4 + heartbeat
-}
-
 fn capabilities(ttl: Duration) -> Capabilities {
     let mut capabilities = Capabilities::new("zk");
     capabilities.fencing = true;
@@ -64,7 +55,7 @@ fn capabilities(ttl: Duration) -> Capabilities {
         bound: Duration::from_millis(100),
     };
     capabilities.liveness = Liveness::Session { ttl };
-    capabilities.early_end = early_end(ttl);
+    capabilities.early_end = Pace::of(ttl).early_end();
     capabilities.reach = Reach::Network;
     capabilities.shared = true;
     capabilities.downgrade = true;
@@ -76,6 +67,7 @@ fn capabilities(ttl: Duration) -> Capabilities {
     capabilities
 }
 
+/// Each verb has its own file, where a method of the same name does the work: `self.renew` below is that one.
 #[async_trait]
 impl Backend for ZkBackend {
     fn capabilities(&self) -> &Capabilities {
@@ -87,57 +79,50 @@ impl Backend for ZkBackend {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
-        self.try_now(request).await
+        self.try_acquire(request).await
     }
 
     async fn acquire(&self, request: &Request) -> Result<Attempt> {
-        self.wait(request).await
+        self.acquire(request).await
     }
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        self.prove(leases).await
+        self.renew(leases).await
     }
 
     async fn release(&self, lease: &Lease) -> Result<Released> {
-        self.free(lease).await
+        self.release(lease).await
     }
 
     async fn abandon(&self, request: &Request) -> Result<()> {
-        self.undo(request).await
+        self.abandon(request).await
     }
 
     async fn downgrade(&self, lease: &Lease) -> Result<()> {
-        self.share(lease).await
+        self.downgrade(lease).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockInfo> {
-        self.look_at(name).await
+        self.inspect(name).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
-        self.look_at_all(prefix).await
+        self.list(prefix).await
+    }
+
+    async fn changed(&self, name: &Name, seen: Option<&str>) {
+        if self.changed(name, seen).await.is_err() {
+            // Those who watch look at intervals in any case.
+            std::future::pending::<()>().await;
+        }
     }
 
     async fn break_lock(&self, name: &Name) -> Result<bool> {
-        self.break_hold(name).await
+        self.break_lock(name).await
     }
 
     async fn close(&self) -> Result<()> {
         self.link.close().await;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hold_ends_half_a_tick_and_a_heartbeat_early() {
-        let ms = Duration::from_millis;
-        // Sessions of two ticks, the shortest that a server grants, and the default one.
-        for (ttl, early) in [(400, 160), (4_000, 1_600), (30_000, 9_000)] {
-            assert_eq!(early_end(ms(ttl)), ms(early), "{ttl}");
-        }
     }
 }

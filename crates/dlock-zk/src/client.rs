@@ -1,13 +1,15 @@
-//! The client below, for questions and data that are not locks (feature `client`).
+//! Another client, for questions and data that are not locks (feature `client`).
 //!
 //! Its types are those of the crate `zookeeper-client` and no part of our promises: any version of this crate may change them.
 
 use std::time::Duration;
 
-use dlock_core::{Operation, Result};
+use dlock_core::{Error, ErrorKind, Operation, Result};
 pub use zookeeper_client;
 
-use crate::{Config, connect};
+use crate::Config;
+use crate::config::Login;
+use crate::connect::Session;
 
 impl Config {
     /// The session's time that these settings ask for; [`Capabilities::liveness`](dlock_core::Capabilities::liveness) tells the one
@@ -31,8 +33,49 @@ impl Config {
     /// As for [`connect`](Config::connect).
     pub async fn client(&self) -> Result<zookeeper_client::Client> {
         self.check()?;
-        connect::connect(self, None)
+        let opened = async {
+            // The other client does not tell why there is no connection; ours does.
+            Session::open(self).await?;
+            self.connect_client().await
+        };
+        opened
             .await
             .map_err(|error| error.with_backend("zk").with_operation(Operation::Connect))
+    }
+
+    async fn connect_client(&self) -> Result<zookeeper_client::Client> {
+        let failed = |cause: zookeeper_client::Error| {
+            Error::new(ErrorKind::Unreachable, format!("no connection: {cause}")).with_source(cause)
+        };
+        let mut connector =
+            zookeeper_client::Client::connector().with_session_timeout(self.session_time());
+        match self.login() {
+            None => {}
+            Some(Login::Digest { user, password }) => {
+                let auth = format!("{user}:{password}");
+                connector = connector.with_auth("digest", auth.as_bytes());
+            }
+            Some(Login::Sasl { .. }) => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "the client for other questions was built without SASL: locks work, these questions do not",
+                ));
+            }
+        }
+        let servers = self.servers();
+        #[cfg(feature = "tls")]
+        if let Some(tls) = self.tls_settings() {
+            // It takes the cryptography that the process has chosen, and panics if there are two to choose from and none is. It brings a
+            // second one itself, so we choose; what the program has chosen stays.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            let options = zookeeper_client::TlsOptions::new().with_pem_ca(&tls.ca);
+            let mut options = options.map_err(failed)?;
+            if let Some((cert, key)) = &tls.identity {
+                options = options.with_pem_identity(cert, key).map_err(failed)?;
+            }
+            let connector = connector.with_tls(options);
+            return connector.secure_connect(&servers).await.map_err(failed);
+        }
+        connector.connect(&servers).await.map_err(failed)
     }
 }

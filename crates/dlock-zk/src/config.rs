@@ -1,42 +1,21 @@
+mod access;
 mod from_url;
 
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
-use dlock_core::{Error, Host, Result};
+use dlock_core::backend::Host;
+use dlock_core::{Error, Result};
 
+pub use self::access::Access;
+pub(crate) use self::access::{Grant, Grants, Login, Scheme};
 use crate::ZkBackend;
 use crate::key::is_path;
 
-const DEFAULT_PORT: u16 = 2181;
+pub(crate) const DEFAULT_PORT: u16 = 2181;
 const DEFAULT_SESSION: Duration = Duration::from_secs(30);
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_FOLDER: &str = "dlock";
-
-/// Who may read and change the nodes that this client creates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Access {
-    /// Everybody who reaches the server. The default without a user.
-    Open,
-    /// Those with the same user and password. The default with a user.
-    Creator,
-    /// Those with the same user and password; everybody else may look (`inspect`, `list`).
-    CreatorAndReaders,
-}
-
-impl FromStr for Access {
-    type Err = &'static str;
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "open" => Ok(Self::Open),
-            "creator" => Ok(Self::Creator),
-            "creator-read" => Ok(Self::CreatorAndReaders),
-            _ => Err("it is open, creator or creator-read"),
-        }
-    }
-}
 
 /// Which ensemble, and how to talk to it.
 ///
@@ -58,10 +37,12 @@ pub struct Config {
     hosts: Vec<Host>,
     chroot: String,
     credentials: Option<(String, String)>,
+    scheme: Scheme,
     session: Duration,
     connect_timeout: Duration,
     folder: String,
     access: Option<Access>,
+    grants: Vec<Grant>,
     tls: Option<Tls>,
 }
 
@@ -91,10 +72,12 @@ impl Config {
             hosts: hosts.into_iter().map(port).collect(),
             chroot: String::new(),
             credentials: None,
+            scheme: Scheme::Digest,
             session: DEFAULT_SESSION,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             folder: DEFAULT_FOLDER.to_owned(),
             access: None,
+            grants: Vec::new(),
             tls: None,
         }
     }
@@ -109,6 +92,16 @@ impl Config {
     pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         self.credentials = Some((user.into(), password.into()));
         self
+    }
+
+    /// SASL authentication with DIGEST-MD5, as one of the users whom the servers know (`DigestLoginModule` in their JAAS file).
+    ///
+    /// A wrong password is refused at connect, and the server has to show that it knows the right one.
+    pub fn sasl(self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        Self {
+            scheme: Scheme::Sasl,
+            ..self.credentials(user, password)
+        }
     }
 
     /// The session's time: how long the locks of a dead client stay taken. Default: 30 s.
@@ -140,6 +133,24 @@ impl Config {
     pub fn access(mut self, access: Access) -> Self {
         self.access = Some(access);
         self
+    }
+
+    /// Lets others use the nodes that this client creates, beside those of [`access`](Config::access). Without a user and without `access`,
+    /// only these may.
+    ///
+    /// Each is `scheme:id:permissions` as ZooKeeper's own tools write it, several with semicolons: `ip:10.0.0.0/8:r`, `sasl:ops:cdrwa`,
+    /// `x509:CN=ops,O=shop:cdrwa`, or `digest:ops:HASH:cdrwa` for another user and password. Who shares a lock needs `cdrwa`, who looks at it `r`;
+    /// and all who share it must let each other in.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](dlock_core::ErrorKind::Invalid) when it is not written like that.
+    pub fn allow(mut self, others: &str) -> Result<Self> {
+        let Grants(grants) = others
+            .parse()
+            .map_err(|form| Error::invalid(format!("allow is {others:?}: {form}")))?;
+        self.grants.extend(grants);
+        Ok(self)
     }
 
     /// TLS, with the authority (PEM) that signed the servers' certificates.
@@ -210,7 +221,13 @@ impl Config {
                 "the access is the creator's, but there is no user: give user:password, or access=open",
             ));
         }
+        if self.scheme == Scheme::Sasl && self.credentials.is_none() {
+            return Err(Error::invalid(
+                "SASL is asked for, but there is no user: give user:password",
+            ));
+        }
         if let Some((user, _)) = &self.credentials
+            && self.scheme == Scheme::Digest
             && user.contains(':')
         {
             return Err(Error::invalid(
@@ -228,7 +245,8 @@ impl Config {
         }
     }
 
-    /// As the client wants it: `h1:2181,h2:2181/chroot`.
+    /// As ZooKeeper's clients want it: `h1:2181,h2:2181/chroot`.
+    #[cfg(any(test, feature = "client"))]
     pub(crate) fn servers(&self) -> String {
         format!("{}{}", self.host_list(self.hosts.iter()), self.chroot)
     }
@@ -251,17 +269,25 @@ impl Config {
         &self.chroot
     }
 
-    pub(crate) fn effective_access(&self) -> Access {
-        self.access.unwrap_or(if self.credentials.is_some() {
-            Access::Creator
-        } else {
-            Access::Open
-        })
+    /// Whom [`access`](Config::access) lets in; `None`: nobody but those of [`allow`](Config::allow).
+    pub(crate) fn effective_access(&self) -> Option<Access> {
+        match (self.access, &self.credentials) {
+            (Some(access), _) => Some(access),
+            (None, Some(_)) => Some(Access::Creator),
+            (None, None) => self.grants.is_empty().then_some(Access::Open),
+        }
     }
 
-    pub(crate) fn auth(&self) -> Option<String> {
-        let (user, password) = self.credentials.as_ref()?;
-        Some(format!("{user}:{password}"))
+    pub(crate) fn grants(&self) -> &[Grant] {
+        &self.grants
+    }
+
+    pub(crate) fn login(&self) -> Option<Login> {
+        let (user, password) = self.credentials.clone()?;
+        Some(match self.scheme {
+            Scheme::Digest => Login::Digest { user, password },
+            Scheme::Sasl => Login::Sasl { user, password },
+        })
     }
 
     pub(crate) fn session_time(&self) -> Duration {

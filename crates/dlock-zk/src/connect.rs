@@ -1,52 +1,163 @@
-//! The client: one session, and its requests. The only folder, beside `error.rs`, that names client types.
+//! The client: one session, its connections, and its requests. No other folder knows how ZooKeeper speaks.
 
+mod dial;
+mod greet;
+mod jute;
 mod open;
+mod pulse;
 mod requests;
+mod rounds;
+mod sasl;
+mod serve;
+mod talk;
+mod watches;
 mod why;
 
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dlock_core::{Error, Result};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
-use zookeeper_client::{Acl, AuthId, Client, Permission, SessionInfo, SessionState};
 
-#[cfg(feature = "client")]
-pub(crate) use self::open::connect;
-pub(crate) use self::requests::{Seen, Stat, Watch};
+pub(crate) use self::requests::Stat;
+pub(crate) use self::rounds::{Listing, in_order};
+use self::serve::{Ask, Shared, Ticket};
+pub(crate) use self::watches::{Seen, Watch};
 use crate::config::{Access, Config};
 use crate::error::{Fault, disconnected};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What ZooKeeper is asked for.
+pub(crate) mod op {
+    pub(crate) const DELETE: i32 = 2;
+    pub(crate) const EXISTS: i32 = 3;
+    pub(crate) const GET_DATA: i32 = 4;
+    pub(crate) const SET_DATA: i32 = 5;
+    pub(crate) const SYNC: i32 = 9;
+    pub(crate) const PING: i32 = 11;
+    pub(crate) const GET_CHILDREN: i32 = 12;
+    pub(crate) const CHECK: i32 = 13;
+    pub(crate) const MULTI: i32 = 14;
+    pub(crate) const CREATE: i32 = 15;
+    pub(crate) const REMOVE_WATCHES: i32 = 18;
+    pub(crate) const CREATE_CONTAINER: i32 = 19;
+    pub(crate) const AUTH: i32 = 100;
+    pub(crate) const SET_WATCHES: i32 = 101;
+    pub(crate) const SASL: i32 = 102;
+    pub(crate) const CLOSE_SESSION: i32 = -11;
+}
+
+/// What ZooKeeper answers when it does not do it.
+pub(crate) mod code {
+    pub(crate) const MARSHALLING: i32 = -5;
+    pub(crate) const UNIMPLEMENTED: i32 = -6;
+    pub(crate) const BAD_ARGUMENTS: i32 = -8;
+    pub(crate) const NO_NODE: i32 = -101;
+    pub(crate) const NO_AUTH: i32 = -102;
+    pub(crate) const BAD_VERSION: i32 = -103;
+    pub(crate) const NO_CHILDREN_FOR_EPHEMERALS: i32 = -108;
+    pub(crate) const NODE_EXISTS: i32 = -110;
+    pub(crate) const NOT_EMPTY: i32 = -111;
+    pub(crate) const SESSION_EXPIRED: i32 = -112;
+    pub(crate) const INVALID_ACL: i32 = -114;
+    pub(crate) const AUTH_FAILED: i32 = -115;
+    pub(crate) const SESSION_MOVED: i32 = -118;
+    pub(crate) const NOT_READ_ONLY: i32 = -119;
+    pub(crate) const AUTH_REQUIRED: i32 = -124;
+    pub(crate) const QUOTA_EXCEEDED: i32 = -125;
+    pub(crate) const THROTTLED: i32 = -127;
+}
+
+/// Why there is no answer, or not the one that was wished for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The server's answer is an error, by its number in [`code`].
+    Server(i32),
+    /// The session has ended at the server, or must be taken to have.
+    Expired,
+    /// The server does not accept the credentials, or asks for some.
+    AuthFailed,
+    /// The session was closed, or its task has ended with its runtime.
+    Closed,
+    /// A server grants less time to the session than it was made with.
+    Shortened(Duration),
+    /// The connection broke.
+    Broken(String),
+    /// The server said nothing for this long.
+    Silent(Duration),
+    /// The server said something that cannot be understood.
+    Garbled,
+}
+
+impl Cause {
+    /// Whether the session has ended with it, so that no other connection helps.
+    fn is_final(&self) -> bool {
+        matches!(
+            self,
+            Self::Expired | Self::AuthFailed | Self::Closed | Self::Shortened(_)
+        )
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server(number) => write!(f, "ZooKeeper's error {number}"),
+            Self::Expired => f.write_str("the session has expired"),
+            Self::AuthFailed => f.write_str("authentication failed"),
+            Self::Closed => f.write_str("the session was closed"),
+            Self::Shortened(ttl) => write!(f, "a server grants only {ttl:?} to the session"),
+            Self::Broken(text) => f.write_str(text),
+            Self::Silent(limit) => write!(f, "the server said nothing for {limit:?}"),
+            Self::Garbled => f.write_str("the server's answer cannot be understood"),
+        }
+    }
+}
+
+impl std::error::Error for Cause {}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum State {
     /// Connected.
     Up,
     /// Not connected at the moment.
     Down,
     /// Expired, closed or refused: nothing brings it back.
-    Ended,
+    Ended(Cause),
     /// The runtime that kept it alive has ended. Until it expires, it can be taken up again.
     Orphaned,
 }
 
 impl State {
-    fn is_over(self) -> bool {
-        matches!(self, Self::Ended | Self::Orphaned)
+    fn is_over(&self) -> bool {
+        matches!(self, Self::Ended(_) | Self::Orphaned)
     }
 }
 
 /// One ZooKeeper session. Dropping the last reference closes it.
 pub(crate) struct Session {
-    client: Client,
+    ticket: Ticket,
+    asks: mpsc::UnboundedSender<Ask>,
     state: watch::Receiver<State>,
-    breaks: Arc<AtomicU64>,
+    shared: Arc<Shared>,
+    pulse: pulse::Pulse,
+    rounds: rounds::Rounds,
+    chroot: String,
     acls: Vec<Acl>,
 }
 
-impl std::fmt::Debug for Session {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+/// Who may do what with a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Acl {
+    permissions: i32,
+    scheme: String,
+    id: String,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
             .field("id", &self.id_text())
             .field("state", &*self.state.borrow())
@@ -57,13 +168,12 @@ impl std::fmt::Debug for Session {
 impl Session {
     /// A new session.
     pub(crate) async fn open(config: &Config) -> Result<Self> {
-        Self::connect(config, None).await
+        open::open(config, None).await
     }
 
     /// The same session in the present runtime; `None` when the server does not know it any more.
     pub(crate) async fn take_up(&self, config: &Config) -> Result<Option<Self>> {
-        let info = self.client.session().clone();
-        match Self::connect(config, Some(info)).await {
+        match open::open(config, Some(self)).await {
             Ok(session) => Ok(Some(session)),
             Err(error) if is_expired(&error) => Ok(None),
             Err(error) => Err(error),
@@ -74,85 +184,60 @@ impl Session {
     pub(crate) async fn close(self, limit: Duration) -> Result<()> {
         let mut state = self.state.clone();
         drop(self);
-        match timeout(limit, state.wait_for(|state| state.is_over())).await {
+        match timeout(limit, state.wait_for(State::is_over)).await {
             Ok(_) => Ok(()),
             Err(_) => Err(disconnected()),
         }
     }
 
-    async fn connect(config: &Config, old: Option<SessionInfo>) -> Result<Self> {
-        let client = open::connect(config, old).await?;
-        let breaks = Arc::<AtomicU64>::default();
-        Ok(Self {
-            state: follow(&client, breaks.clone()),
-            client,
-            breaks,
-            acls: acls(config.effective_access()),
-        })
-    }
-
     pub(crate) fn id(&self) -> i64 {
-        self.client.session_id().0
+        self.ticket.id
     }
 
     /// How long the server keeps it without a sign of life.
     pub(crate) fn ttl(&self) -> Duration {
-        self.client.session_timeout()
+        self.ticket.ttl
     }
 
     /// How often the connection was lost. On one connection, watches tell in the order of what happened.
     pub(crate) fn breaks(&self) -> u64 {
-        self.breaks.load(Ordering::Acquire)
+        self.shared.breaks.load(Ordering::Acquire)
     }
 
     pub(crate) fn id_text(&self) -> String {
-        self.client.session_id().to_string()
+        format!("{:#x}", self.ticket.id)
     }
 
     /// Whether it has ended for good, and its nodes with it.
     pub(crate) fn is_ended(&self) -> bool {
-        *self.state.borrow() == State::Ended || self.client.state().is_terminated()
+        matches!(*self.state.borrow(), State::Ended(_))
     }
 
     pub(crate) fn is_alive(&self) -> bool {
-        !self.state.borrow().is_over() && !self.client.state().is_terminated()
+        !self.state.borrow().is_over()
     }
 
     /// Whether a request would be sent at once, as far as we know.
     pub(crate) fn is_up(&self) -> bool {
-        *self.state.borrow() == State::Up && self.client.state() == SessionState::SyncConnected
+        *self.state.borrow() == State::Up
     }
 
-    /// Resolves when requests are sent at once. They are not made before: the client would keep them, and send them
-    /// when nobody wants them any more.
+    /// Resolves when requests are sent at once. Before, they are refused: they would be carried out when nobody wants them any more.
     pub(crate) async fn up(&self) -> Result<()> {
         let mut state = self.state.clone();
-        loop {
-            let now = *state.borrow_and_update();
-            match now {
-                State::Up => return Ok(()),
-                State::Ended | State::Orphaned => return Err(self.ended()),
-                State::Down => {}
-            }
-            if state.changed().await.is_err() {
-                return Err(self.ended());
-            }
+        match state
+            .wait_for(|state| *state == State::Up || state.is_over())
+            .await
+        {
+            Ok(state) if *state == State::Up => Ok(()),
+            _ => Err(self.ended()),
         }
     }
 
-    /// Resolves when the connection is lost, or the session has ended.
-    pub(crate) async fn down(&self) {
-        let _ = self
-            .state
-            .clone()
-            .wait_for(|state| *state != State::Up)
-            .await;
-    }
-
     pub(crate) fn ended(&self) -> Error {
-        let cause = match self.client.state() {
-            SessionState::AuthFailed => zookeeper_client::Error::AuthFailed,
-            _ => zookeeper_client::Error::SessionExpired,
+        let cause = match &*self.state.borrow() {
+            State::Ended(cause) => cause.clone(),
+            _ => Cause::Closed,
         };
         Fault::Ended(cause).into()
     }
@@ -162,55 +247,27 @@ fn is_expired(error: &Error) -> bool {
     use std::error::Error as _;
     error
         .source()
-        .and_then(|source| source.downcast_ref::<zookeeper_client::Error>())
-        .is_some_and(|cause| *cause == zookeeper_client::Error::SessionExpired)
+        .and_then(|source| source.downcast_ref::<Cause>())
+        .is_some_and(|cause| *cause == Cause::Expired)
 }
 
-fn acls(access: Access) -> Vec<Acl> {
-    match access {
-        Access::Open => vec![Acl::new(Permission::ALL, AuthId::anyone())],
-        Access::Creator => vec![Acl::new(Permission::ALL, AuthId::authed())],
-        Access::CreatorAndReaders => vec![
-            Acl::new(Permission::ALL, AuthId::authed()),
-            Acl::new(Permission::READ, AuthId::anyone()),
-        ],
-    }
-}
-
-/// Tells the session's state as long as its runtime lives. When that ends, nobody sends heartbeats any more, and the client
-/// does not say so.
-fn follow(client: &Client, breaks: Arc<AtomicU64>) -> watch::Receiver<State> {
-    let (tell, told) = watch::channel(State::Up);
-    let mut states = client.state_watcher();
-    let mut state = states.peek_state();
-    let told_last = LastWord(tell);
-    tokio::spawn(async move {
-        while !state.is_terminated() {
-            told_last.0.send_replace(match state {
-                SessionState::SyncConnected => State::Up,
-                _ => {
-                    breaks.fetch_add(1, Ordering::AcqRel);
-                    State::Down
-                }
-            });
-            state = states.changed().await;
-        }
-        told_last.0.send_replace(State::Ended);
-    });
-    told
-}
-
-/// Speaks also when the runtime drops the task that follows the session.
-struct LastWord(watch::Sender<State>);
-
-impl Drop for LastWord {
-    fn drop(&mut self) {
-        self.0.send_if_modified(|state| {
-            let orphaned = *state != State::Ended;
-            if orphaned {
-                *state = State::Orphaned;
-            }
-            orphaned
-        });
-    }
+fn acls(config: &Config) -> Vec<Acl> {
+    const ALL: i32 = 31;
+    const READ: i32 = 1;
+    let acl = |permissions, scheme: &str, id: &str| Acl {
+        permissions,
+        scheme: scheme.to_owned(),
+        id: id.to_owned(),
+    };
+    // `auth` stands for all that this connection has shown to be.
+    let mine = acl(ALL, "auth", "");
+    let mut acls = match config.effective_access() {
+        None => Vec::new(),
+        Some(Access::Open) => vec![acl(ALL, "world", "anyone")],
+        Some(Access::Creator) => vec![mine],
+        Some(Access::CreatorAndReaders) => vec![mine, acl(READ, "world", "anyone")],
+    };
+    let grants = config.grants().iter();
+    acls.extend(grants.map(|grant| acl(grant.permissions, &grant.scheme, &grant.id)));
+    acls
 }

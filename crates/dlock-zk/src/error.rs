@@ -1,7 +1,8 @@
 //! Client error -> what it means for a lock -> [`dlock_core::Error`].
 
-use dlock_core::{Error, ErrorKind, HeldNow};
-use zookeeper_client::Error as Cause;
+use dlock_core::{Error, ErrorKind};
+
+use crate::connect::{Cause, code};
 
 /// What became of one request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,27 +22,25 @@ pub(crate) enum Fault {
 impl From<Cause> for Fault {
     fn from(cause: Cause) -> Self {
         match cause {
-            Cause::NoNode => Self::NoNode,
-            Cause::NodeExists => Self::NodeExists,
-            Cause::SessionExpired | Cause::ClientClosed | Cause::AuthFailed => Self::Ended(cause),
-            // The client's task was dropped with its runtime: these are its words for it.
-            Cause::UnexpectedError(ref text)
-                if text.starts_with("BUG: ") || text.starts_with("expect error state") =>
-            {
-                Self::Ended(Cause::ClientClosed)
+            Cause::Server(code::NO_NODE) => Self::NoNode,
+            Cause::Server(code::NODE_EXISTS) => Self::NodeExists,
+            Cause::Expired | Cause::Closed | Cause::AuthFailed | Cause::Shortened(_) => {
+                Self::Ended(cause)
             }
-            Cause::NoAuth
-            | Cause::BadArguments(_)
-            | Cause::BadVersion
-            | Cause::NoChildrenForEphemerals
-            | Cause::NotEmpty
-            | Cause::InvalidAcl
-            | Cause::NotReadOnly
-            | Cause::QuotaExceeded
-            | Cause::Throttled
-            | Cause::Unimplemented
-            | Cause::MarshallingError => Self::Refused(cause),
-            // A loss by time-out is a `Custom`, and so is every error of the socket. Whatever is not known is in doubt.
+            Cause::Server(
+                code::NO_AUTH
+                | code::BAD_ARGUMENTS
+                | code::BAD_VERSION
+                | code::NO_CHILDREN_FOR_EPHEMERALS
+                | code::NOT_EMPTY
+                | code::INVALID_ACL
+                | code::NOT_READ_ONLY
+                | code::QUOTA_EXCEEDED
+                | code::THROTTLED
+                | code::UNIMPLEMENTED
+                | code::MARSHALLING,
+            ) => Self::Refused(cause),
+            // Whatever is not known is in doubt.
             _ => Self::Broken(cause),
         }
     }
@@ -52,72 +51,85 @@ impl Fault {
     pub(crate) fn is_condition(&self) -> bool {
         match self {
             Self::NoNode | Self::NodeExists => true,
-            Self::Refused(cause) => matches!(cause, Cause::BadVersion | Cause::NotEmpty),
+            Self::Refused(cause) => {
+                matches!(cause, Cause::Server(code::BAD_VERSION | code::NOT_EMPTY))
+            }
             _ => false,
         }
+    }
+
+    /// Whether the request may have been carried out. A refusal is the server's own answer to it. What ends a session or a connection says
+    /// nothing of the requests before it, also if it is a refusal: credentials that are wrong at a reconnect, for example.
+    fn is_in_doubt(&self) -> bool {
+        matches!(self, Self::Ended(_) | Self::Broken(_))
     }
 }
 
 impl From<Fault> for Error {
     fn from(fault: Fault) -> Self {
+        let in_doubt = fault.is_in_doubt();
         let cause = match fault {
-            Fault::NoNode => Cause::NoNode,
-            Fault::NodeExists => Cause::NodeExists,
+            Fault::NoNode => Cause::Server(code::NO_NODE),
+            Fault::NodeExists => Cause::Server(code::NODE_EXISTS),
             Fault::Ended(cause) | Fault::Broken(cause) | Fault::Refused(cause) => cause,
         };
-        let error = Self::new(kind(&cause), message(&cause));
-        let error = match cause {
-            // A full quota or a busy server refuses before it does anything.
-            Cause::QuotaExceeded | Cause::Throttled => error.with_held(HeldNow::No),
-            _ => error,
-        };
-        error.with_source(cause)
+        Self::new(kind(&cause), message(&cause))
+            .after_sending(in_doubt)
+            .with_source(cause)
     }
 }
 
 fn kind(cause: &Cause) -> ErrorKind {
     match cause {
-        Cause::NoAuth | Cause::AuthFailed => ErrorKind::Denied,
-        Cause::InvalidAcl | Cause::BadArguments(_) => ErrorKind::Invalid,
-        Cause::Unimplemented => ErrorKind::Unsupported,
-        Cause::Timeout => ErrorKind::TimedOut,
-        Cause::ConnectionLoss
-        | Cause::NoHosts
-        | Cause::SessionExpired
-        | Cause::SessionMoved
-        | Cause::ClientClosed
-        | Cause::NotReadOnly
-        | Cause::Custom(_) => ErrorKind::Unreachable,
-        _ => ErrorKind::Store,
+        Cause::Server(code::NO_AUTH) | Cause::AuthFailed => ErrorKind::Denied,
+        Cause::Server(code::INVALID_ACL | code::BAD_ARGUMENTS) => ErrorKind::Invalid,
+        Cause::Server(code::UNIMPLEMENTED) => ErrorKind::Unsupported,
+        Cause::Server(code::SESSION_MOVED | code::NOT_READ_ONLY)
+        | Cause::Expired
+        | Cause::Closed
+        | Cause::Broken(_)
+        | Cause::Silent(_) => ErrorKind::Unreachable,
+        Cause::Server(_) | Cause::Shortened(_) | Cause::Garbled => ErrorKind::Store,
     }
 }
 
 fn message(cause: &Cause) -> String {
-    match cause {
-        Cause::NoAuth => "no permission on the lock's nodes: check the user and password, the nodes' ACL, and that all \
-                          who share the lock have the same user or the setting access=open"
-            .to_owned(),
+    let text = match cause {
+        Cause::Server(code::NO_AUTH) => {
+            "no permission on the lock's nodes: check the user and password, the nodes' ACL, and that all \
+             who share the lock have the same user or the setting access=open"
+        }
         Cause::AuthFailed => {
-            "authentication failed: the server does not accept these credentials, or asks for some".to_owned()
+            "authentication failed: the server does not accept these credentials, or asks for some"
         }
-        Cause::InvalidAcl => {
-            "the server refuses the ACL: access=creator needs a user and password".to_owned()
+        Cause::Server(code::INVALID_ACL) => {
+            "the server refuses the ACL: access=creator needs a user and password"
         }
-        Cause::Unimplemented => {
-            "the server does not know container nodes: ZooKeeper 3.5.3 or later is needed".to_owned()
+        Cause::Server(code::BAD_ARGUMENTS) => "the server does not take the node's path or data",
+        Cause::Server(code::UNIMPLEMENTED) => {
+            "the server does not know container nodes: ZooKeeper 3.5.3 or later is needed"
         }
-        Cause::SessionExpired | Cause::ClientClosed => {
-            "the session has ended; the next call opens a new one".to_owned()
+        Cause::Expired | Cause::Closed => "the session has ended; the next call opens a new one",
+        Cause::Server(code::SESSION_MOVED) => "the session moved to another connection: try again",
+        Cause::Server(code::NOT_READ_ONLY) => {
+            "this server has lost its ensemble and is read-only: try again when it has found it"
         }
-        Cause::NotReadOnly => {
-            "this server has lost its ensemble and is read-only: try again when it has found it".to_owned()
+        Cause::Server(code::QUOTA_EXCEEDED) => {
+            "the quota of the lock's folder is used up: raise it"
         }
-        Cause::QuotaExceeded => "the quota of the lock's folder is used up: raise it".to_owned(),
-        Cause::NoNode => "the lock's node vanished again and again: does something delete it?".to_owned(),
-        Cause::Timeout | Cause::NoHosts => "no server answered: are they running and reachable?".to_owned(),
-        Cause::ConnectionLoss | Cause::Custom(_) => format!("the connection broke: {cause}"),
-        other => format!("{other}"),
-    }
+        Cause::Server(code::THROTTLED) => "the server is throttled: it has too much to do",
+        Cause::Server(code::NO_NODE) => {
+            "the lock's node vanished again and again: does something delete it?"
+        }
+        Cause::Shortened(_) => {
+            return format!("{cause} than it was made with: its servers must have the same limits");
+        }
+        Cause::Broken(_) | Cause::Silent(_) | Cause::Garbled => {
+            return format!("the connection broke: {cause}");
+        }
+        Cause::Server(_) => return cause.to_string(),
+    };
+    text.to_owned()
 }
 
 /// Nothing connects us to the store at the moment.
@@ -136,97 +148,48 @@ pub(crate) fn not_ours() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dlock_core::HeldNow;
+    use std::time::Duration;
 
     #[test]
     fn every_error_has_its_meaning() {
-        use ErrorKind::{Denied, Invalid, Store, TimedOut, Unreachable, Unsupported};
+        use ErrorKind::{Denied, Invalid, Store, Unreachable, Unsupported};
         use HeldNow::{No, Unknown};
-        let unexpected = |text: &str| Cause::UnexpectedError(text.to_owned());
+        let server = Cause::Server;
+        let second = Duration::from_secs(1);
+        let broken = || Cause::Broken("reset".to_owned());
+        // A refusal is the answer to the very request; whatever ends a session or a connection leaves it in doubt.
         for (cause, fault, kind, held, words) in [
-            (Cause::NoAuth, "refused", Denied, No, "no permission"),
+            (server(-102), "refused", Denied, No, "no permission"),
+            (server(-114), "refused", Invalid, No, "refuses the ACL"),
+            (server(-8), "refused", Invalid, No, "path"),
+            (server(-6), "refused", Unsupported, No, "3.5.3"),
+            (server(-103), "refused", Store, No, "-103"),
+            (server(-111), "refused", Store, No, "-111"),
+            (server(-119), "refused", Unreachable, No, "read-only"),
+            (server(-125), "refused", Store, No, "quota"),
+            (server(-127), "refused", Store, No, "throttled"),
+            (Cause::AuthFailed, "ended", Denied, Unknown, "credentials"),
+            (Cause::Expired, "ended", Unreachable, Unknown, "a new one"),
+            (Cause::Closed, "ended", Unreachable, Unknown, "a new one"),
+            (Cause::Shortened(second), "ended", Store, Unknown, "only 1s"),
+            (server(-118), "broken", Unreachable, Unknown, "moved"),
+            (broken(), "broken", Unreachable, Unknown, "reset"),
             (
-                Cause::AuthFailed,
-                "ended",
-                Denied,
-                No,
-                "authentication failed",
-            ),
-            (Cause::InvalidAcl, "refused", Invalid, No, "refuses the ACL"),
-            (Cause::BadArguments(&"path"), "refused", Invalid, No, "path"),
-            (Cause::Unimplemented, "refused", Unsupported, No, "3.5.3"),
-            (
-                Cause::SessionExpired,
-                "ended",
-                Unreachable,
-                Unknown,
-                "opens a new one",
-            ),
-            (
-                Cause::ClientClosed,
-                "ended",
-                Unreachable,
-                Unknown,
-                "opens a new one",
-            ),
-            (
-                unexpected("BUG: x"),
-                "ended",
-                Unreachable,
-                Unknown,
-                "opens a new one",
-            ),
-            (
-                unexpected("expect error state, got x"),
-                "ended",
-                Unreachable,
-                Unknown,
-                "new one",
-            ),
-            (
-                Cause::ConnectionLoss,
+                Cause::Silent(second),
                 "broken",
                 Unreachable,
                 Unknown,
-                "connection broke",
+                "nothing for 1s",
             ),
             (
-                Cause::SessionMoved,
-                "broken",
-                Unreachable,
-                Unknown,
-                "session moved",
-            ),
-            (
-                Cause::NoHosts,
-                "broken",
-                Unreachable,
-                Unknown,
-                "no server answered",
-            ),
-            (
-                Cause::Timeout,
-                "broken",
-                TimedOut,
-                Unknown,
-                "no server answered",
-            ),
-            (
-                Cause::NotReadOnly,
-                "refused",
-                Unreachable,
-                Unknown,
-                "read-only",
-            ),
-            (Cause::QuotaExceeded, "refused", Store, No, "quota"),
-            (Cause::Throttled, "refused", Store, No, "throttled"),
-            (unexpected("x"), "broken", Store, Unknown, "unexpected"),
-            (
-                Cause::UnexpectedErrorCode(-7),
+                Cause::Garbled,
                 "broken",
                 Store,
                 Unknown,
-                "-7",
+                "cannot be understood",
             ),
+            (server(-7), "broken", Store, Unknown, "-7"),
         ] {
             let found = Fault::from(cause.clone());
             let name = match &found {
@@ -241,5 +204,7 @@ mod tests {
             assert_eq!(error.held_now(), held, "{cause:?}");
             assert!(error.to_string().contains(words), "{cause:?}: {error}");
         }
+        assert_eq!(Fault::from(server(-101)), Fault::NoNode);
+        assert_eq!(Fault::from(server(-110)), Fault::NodeExists);
     }
 }

@@ -1,6 +1,7 @@
 //! Where the token comes from, and changes at ZooKeeper that only the holder can make.
 
-use dlock_core::{Error, ErrorKind, FencingToken, Guard, HeldNow, Lease, Result};
+use dlock_core::backend::Lease;
+use dlock_core::{Error, ErrorKind, FencingToken, Guard, HeldNow, Result};
 
 use crate::ZkBackend;
 
@@ -59,7 +60,7 @@ impl ZkBackend {
     /// use dlock_core::Locks;
     ///
     /// let zk = Arc::new(dlock_zk::Config::from_url("zk://localhost")?.connect().await?);
-    /// let locks = Locks::new(zk.clone())?;
+    /// let locks = Locks::builder(zk.clone()).build()?;
     /// let guard = locks.mutex("stock:42")?.lock().await?;
     /// zk.fenced(&guard).set("/stock/42", "99", None).commit().await?;
     /// # Ok(())

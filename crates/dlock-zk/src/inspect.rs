@@ -33,7 +33,7 @@ impl Entry {
 }
 
 impl ZkBackend {
-    pub(crate) async fn look_at(&self, name: &Name) -> Result<LockInfo> {
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<LockInfo> {
         let session = self.link.session().await?;
         session.up().await?;
         session.sync().await?;
@@ -41,7 +41,7 @@ impl ZkBackend {
         Ok(info(name, entries))
     }
 
-    pub(crate) async fn look_at_all(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+    pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let session = self.link.session().await?;
         session.up().await?;
         let synced = session.sync();
@@ -69,8 +69,42 @@ impl ZkBackend {
         Ok(found.into_iter().filter(LockInfo::is_locked).collect())
     }
 
+    /// Resolves when the exclusive holder is another than `seen`, or may be. A lock whose node is not there yet cannot be watched.
+    pub(crate) async fn changed(&self, name: &Name, seen: Option<&str>) -> Result<()> {
+        let session = self.link.session().await?;
+        session.up().await?;
+        session.sync().await?;
+        let parent = self.lock_path(name);
+        let entries = self.entries(&session, name).await?;
+        let holder = entries
+            .first()
+            .filter(|first| first.mode == Mode::Exclusive);
+        if holder.map(Entry::owner).as_deref() != seen {
+            return Ok(());
+        }
+        let Some(holder) = holder else {
+            let (children, watch) = session.watch_children(&parent).await?;
+            if children.is_empty() {
+                watch.seen().await;
+            }
+            return Ok(());
+        };
+        // Who comes behind it changes nothing, so only its own node counts.
+        match session
+            .watch_data(&format!("{parent}/{}", holder.place.node))
+            .await
+        {
+            Ok((_, watch)) => {
+                watch.seen().await;
+                Ok(())
+            }
+            Err(Fault::NoNode) => Ok(()),
+            Err(fault) => Err(fault.into()),
+        }
+    }
+
     /// Deletes the nodes of those who hold now.
-    pub(crate) async fn break_hold(&self, name: &Name) -> Result<bool> {
+    pub(crate) async fn break_lock(&self, name: &Name) -> Result<bool> {
         let session = self.link.session().await?;
         session.up().await?;
         session.sync().await?;

@@ -11,6 +11,7 @@ mod fence;
 mod inspect;
 mod key;
 mod link;
+mod pace;
 mod queue;
 mod quiet;
 mod release;

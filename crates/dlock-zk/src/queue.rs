@@ -30,43 +30,46 @@ pub(crate) struct Obstacle {
     pub(crate) mode: Mode,
     /// Nobody else is in the way: when this one is gone, the waiter holds.
     pub(crate) last: bool,
+    /// Readers hold, and only writers that tried in vain are between them and a reader: these leave by themselves, at once.
+    pub(crate) passing: bool,
 }
 
-/// What `mine` may do in a queue of `all`; `None` when its node is not there any more.
+/// What `mine` may do in a queue of `all`, which are in the order of creation; `None` when its node is not there any more.
 pub(crate) fn verdict(mine: &Place, all: &[Place]) -> Option<Verdict> {
-    // The one that was read with the others.
-    let mine = all.iter().find(|place| place.node == mine.node)?;
-    let mut ahead: Vec<&Place> = all
-        .iter()
-        .filter(|place| place.order() < mine.order())
-        .collect();
-    ahead.sort_by_key(|place| place.order());
-    Some(match mine.mode {
-        Mode::Exclusive => behind(&ahead, ahead.len() == 1),
-        Mode::Shared => {
-            let writers: Vec<&Place> = ahead
-                .into_iter()
-                .filter(|place| place.mode != Mode::Shared)
-                .collect();
-            behind(&writers, writers.len() == 1)
-        }
-        Mode::Permit { limit } => permit(limit, &ahead),
-    })
+    let index = all.iter().position(|place| place.node == mine.node)?;
+    Some(verdict_behind(mine.mode, all.get(..index)?))
 }
 
-/// Behind the nearest of these.
-fn behind(ahead: &[&Place], last: bool) -> Verdict {
-    match ahead.last() {
+/// What somebody may do who stands behind these, which are in the order of creation.
+pub(crate) fn verdict_behind(mode: Mode, ahead: &[Place]) -> Verdict {
+    match mode {
+        Mode::Shared => {
+            let is_writer = |place: &&Place| place.mode != Mode::Shared;
+            let mut writers = ahead.iter().rev().filter(is_writer);
+            let (nearest, last) = (writers.next(), writers.next().is_none());
+            let readers_hold = ahead.first().is_some_and(|place| place.mode == mode);
+            let passing = readers_hold && ahead.iter().filter(is_writer).all(|place| place.tries);
+            behind(nearest, last, passing)
+        }
+        Mode::Permit { limit } => permit(limit, ahead),
+        _ => behind(ahead.last(), ahead.len() == 1, false),
+    }
+}
+
+/// Behind this one, if there is one.
+fn behind(nearest: Option<&Place>, last: bool, passing: bool) -> Verdict {
+    match nearest {
         None => Verdict::Held,
         Some(nearest) => Verdict::Wait(Obstacle {
             node: nearest.node.clone(),
             mode: nearest.mode,
             last,
+            passing,
         }),
     }
 }
 
-fn permit(limit: u32, ahead: &[&Place]) -> Verdict {
+fn permit(limit: u32, ahead: &[Place]) -> Verdict {
     let other = ahead.iter().find_map(|place| match place.mode {
         Mode::Permit { limit: used } if used != limit => Some(used),
         _ => None,
@@ -76,22 +79,18 @@ fn permit(limit: u32, ahead: &[&Place]) -> Verdict {
     }
     let limit = limit as usize;
     let is_permit = |place: &&Place| matches!(place.mode, Mode::Permit { .. });
-    let since_other = ahead
-        .iter()
-        .rev()
-        .take_while(|place| is_permit(place))
-        .count();
+    let since_other = ahead.iter().rev().take_while(is_permit).count();
     match (ahead.len() - since_other, since_other) {
         (0, permits) if permits < limit => Verdict::Held,
         // Any of the permits may come back first: the watch of one of them would miss the others.
         (0, permits) if permits == limit => Verdict::AnyChange,
         // Readers or writers go first, and then there may be a permit for us.
         (others, permits) if others > 0 && permits < limit => {
-            let (rest, _) = ahead.split_at(others);
-            behind(rest, others == 1)
+            let nearest = others.checked_sub(1).and_then(|index| ahead.get(index));
+            behind(nearest, others == 1, false)
         }
         // Behind a waiter like us, which tells when it is granted.
-        _ => behind(ahead, false),
+        _ => behind(ahead.last(), false, false),
     }
 }
 
@@ -109,13 +108,14 @@ pub(crate) fn holding(modes: &[Mode]) -> usize {
             .take(*limit as usize)
             .take_while(|mode| *mode == first)
             .count(),
+        Some(_) => 1,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dlock_core::AttemptId;
+    use dlock_core::backend::AttemptId;
 
     const SHARED: Mode = Mode::Shared;
     const EXCLUSIVE: Mode = Mode::Exclusive;
@@ -125,7 +125,10 @@ mod tests {
         places
             .iter()
             .map(|(mode, sequence)| {
-                let node = format!("{}{sequence:010}", node_prefix(AttemptId::new(), *mode));
+                let node = format!(
+                    "{}{sequence:010}",
+                    node_prefix(AttemptId::new(), *mode, false)
+                );
                 Place::parse(&node).expect("our own form")
             })
             .collect()
@@ -135,10 +138,7 @@ mod tests {
     fn last(places: &[(Mode, i64)]) -> (Verdict, Option<usize>) {
         let all = queue(places);
         let mine = all.last().expect("one").clone();
-        // ZooKeeper lists children in no order.
-        let mut shuffled = all.clone();
-        shuffled.reverse();
-        let verdict = verdict(&mine, &shuffled).expect("it is there");
+        let verdict = verdict(&mine, &all).expect("it is there");
         let watched = match &verdict {
             Verdict::Wait(obstacle) => all.iter().position(|p| p.node == obstacle.node),
             _ => None,
@@ -202,6 +202,34 @@ mod tests {
             waits_for(&[(EXCLUSIVE, 1), (EXCLUSIVE, 2), (SHARED, 3)]),
             Some((1, false))
         );
+    }
+
+    #[test]
+    fn writers_that_tried_in_vain_are_no_obstacle_for_long() {
+        let passing = |places: &[(Mode, bool)]| {
+            let mut all = Vec::new();
+            for (sequence, (mode, tries)) in places.iter().enumerate() {
+                let prefix = node_prefix(AttemptId::new(), *mode, *tries);
+                all.push(Place::parse(&format!("{prefix}{sequence:010}")).expect("our own form"));
+            }
+            match verdict_behind(SHARED, &all) {
+                Verdict::Wait(obstacle) => obstacle.passing,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(passing(&[(SHARED, false), (EXCLUSIVE, true)]));
+        assert!(passing(&[
+            (SHARED, false),
+            (EXCLUSIVE, true),
+            (SHARED, true)
+        ]));
+        // It may hold; and one that waits is to have its turn.
+        assert!(!passing(&[(EXCLUSIVE, true), (SHARED, false)]));
+        assert!(!passing(&[
+            (SHARED, false),
+            (EXCLUSIVE, false),
+            (EXCLUSIVE, true)
+        ]));
     }
 
     #[test]

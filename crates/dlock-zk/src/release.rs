@@ -1,6 +1,7 @@
 //! Free if still the owner; and a writer that becomes a reader.
 
-use dlock_core::{Error, ErrorKind, Lease, Mode, Released, Result};
+use dlock_core::backend::Lease;
+use dlock_core::{Error, ErrorKind, Mode, Released, Result};
 
 use crate::ZkBackend;
 use crate::acquire::{Node, Telling};
@@ -11,7 +12,7 @@ impl ZkBackend {
     /// Deletes the hold's node. Its name holds the attempt's id and is never used again, so nobody else's can be meant (C6).
     ///
     /// A hold of a session that has ended is looked for as well: the server may not have cleaned up yet.
-    pub(crate) async fn free(&self, lease: &Lease) -> Result<Released> {
+    pub(crate) async fn release(&self, lease: &Lease) -> Result<Released> {
         let node = lease.native::<Node>().ok_or_else(not_ours)?;
         let session = self.link.session().await?;
         session.up().await?;
@@ -42,7 +43,7 @@ impl ZkBackend {
 
     /// Writes into the node that it is a reader's now. Its place stays, so nobody gets in between; readers that wait for it watch
     /// its data.
-    pub(crate) async fn share(&self, lease: &Lease) -> Result<()> {
+    pub(crate) async fn downgrade(&self, lease: &Lease) -> Result<()> {
         let node = lease.native::<Node>().ok_or_else(not_ours)?;
         let session = self.link.session().await?;
         session.up().await?;

@@ -1,18 +1,21 @@
 //! Proof that the session lives, and that each hold is still there.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use dlock_core::{Error, ErrorKind, Lease, LossReason, Renewal};
+use dlock_core::backend::{Lease, Renewal};
+use dlock_core::{Error, ErrorKind, LossReason};
 
 use crate::ZkBackend;
 use crate::acquire::Node;
 use crate::connect::Session;
 use crate::error::{Fault, disconnected, not_ours};
+use crate::queue::{State, node_data};
 
 impl ZkBackend {
     /// One trip for all: a `sync`, which goes to the leader, and behind it a look at each node. A heartbeat would not do: a follower that has
     /// lost its leader answers it, and reads, for some time.
-    pub(crate) async fn prove(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+    pub(crate) async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
         let session = match self.link.current() {
             Some(session) if session.is_ended() => session,
             // Taken up again, if its runtime has ended.
@@ -51,22 +54,40 @@ impl ZkBackend {
 }
 
 /// Sends the question at once, as long as the session is the hold's own.
-fn look(session: &Session, lease: &Lease) -> impl Future<Output = Renewal> + use<> {
+fn look(session: &Session, lease: &Arc<Lease>) -> impl Future<Output = Renewal> + use<> {
+    let lease = lease.clone();
     let asked = match lease.native::<Node>() {
         None => Err(Renewal::Failed(not_ours())),
         Some(node) if node.session != session.id() => Err(Renewal::Lost(LossReason::SessionEnded)),
-        Some(node) => Ok(session.stat(&node.path)),
+        Some(node) => Ok((session.stat(&node.path), tell_again(session, node))),
     };
     async move {
-        match asked {
-            Err(known) => known,
-            Ok(stat) => match stat.await {
-                Ok(Some(_)) => Renewal::Extended,
-                Ok(None) => Renewal::Lost(LossReason::Gone),
-                Err(fault) => Renewal::Failed(fault.into()),
-            },
+        let (stat, told) = match asked {
+            Err(known) => return known,
+            Ok(asked) => asked,
+        };
+        let answer = match stat.await {
+            Ok(Some(_)) => Renewal::Extended,
+            Ok(None) => Renewal::Lost(LossReason::Gone),
+            Err(fault) => Renewal::Failed(fault.into()),
+        };
+        if let Some(told) = told
+            && told.await.is_err()
+            && let Some(node) = lease.native::<Node>()
+        {
+            node.untold.store(true, Ordering::Relaxed);
         }
+        answer
     }
+}
+
+/// A permit's word to its successor may have been lost with a connection.
+fn tell_again(
+    session: &Session,
+    node: &Node,
+) -> Option<impl Future<Output = Result<(), Fault>> + use<>> {
+    let untold = node.untold.swap(false, Ordering::Relaxed);
+    untold.then(|| session.set_data(&node.path, &node_data(State::Granted, &node.label)))
 }
 
 fn failed(leases: &[Arc<Lease>], error: &Error) -> Vec<Renewal> {

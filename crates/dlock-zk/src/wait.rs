@@ -1,34 +1,39 @@
-//! How a waiter wakes: by a watch on the one place before it, backed by a slow look.
+//! How a waiter wakes: by a watch on the one place before it, backed by a slow look at that place and its own.
+//!
+//! A waiter has its place as long as its session lives, whatever happens to the connection meanwhile: places and watches outlast it. That
+//! the session lives is proven once for all waiters of a client, see [`Session::lived_since`](crate::connect::Session::lived_since).
 
 use std::pin::pin;
 use std::time::Duration;
 
-use dlock_core::{Attempt, Busy, Error, ErrorKind, Mode, Moment, Request, Result};
+use dlock_core::backend::{Attempt, Busy, Request};
+use dlock_core::{Error, ErrorKind, Mode, Moment, Result};
 
 use crate::ZkBackend;
-use crate::acquire::{Queued, Telling, in_order, removed};
-use crate::connect::{Seen, Watch};
+use crate::acquire::{Queued, Telling, may_share, removed};
+use crate::connect::{Seen, Watch, in_order};
 use crate::error::{Fault, disconnected};
 use crate::queue::{Obstacle, State, Verdict, node_data, read_data};
 
-/// A waiter reads the queue this often without being woken. Watches are reliable; this is for what nobody thought of.
-const LOOK_AGAIN: Duration = Duration::from_secs(15);
+/// A waiter looks at its place and the one before it about this often without being woken. Watches are reliable; this is for what
+/// nobody thought of.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Why a waiter goes on.
 enum Woken {
     /// It holds.
     Held,
-    /// The queue was read again.
+    /// What it knows of the queue may have changed.
     Look,
     /// Its time is up.
     Deadline,
 }
 
 impl ZkBackend {
-    pub(crate) async fn wait(&self, request: &Request) -> Result<Attempt> {
-        let mut queued = trip(request, self.enter(request)).await?;
+    pub(crate) async fn acquire(&self, request: &Request) -> Result<Attempt> {
+        let mut queued = trip(request, self.enter(request, false)).await?;
         loop {
-            let woken = match queued.verdict()? {
+            let woken = match queued.verdict.clone() {
                 Verdict::Held => break,
                 Verdict::Conflict(used) => {
                     return trip(request, queued.conflict(request, used)).await;
@@ -45,6 +50,9 @@ impl ZkBackend {
                 }
             }
         }
+        if !queued.is_recent(request) {
+            queued.confirm(request).await?;
+        }
         queued.tell_successor(request);
         Ok(queued.held(request))
     }
@@ -55,16 +63,16 @@ impl Queued {
     async fn wait_for(&mut self, obstacle: &Obstacle, request: &Request) -> Result<Woken> {
         request.mark_contended();
         let breaks = self.session.breaks();
-        let watched = trip(request, self.watch_both(&obstacle.node, request)).await?;
+        let end = self.end();
+        let watched = by(request, end, self.watch_both(&obstacle.node)).await?;
         let seen = match watched {
             Err(Fault::NoNode) => Seen::Deleted,
-            Err(Fault::Broken(_)) => Seen::Changed,
+            // Nothing is known of the queue that was not known before: watch again.
+            Err(Fault::Broken(_)) => return Ok(Woken::Look),
             Err(fault) => return Err(fault.into()),
-            Ok((data, watch)) => match (read_data(&data).0, obstacle.mode) {
-                (State::Downgraded, _) if self.may_share_with(obstacle) => return Ok(Woken::Held),
-                // It was granted between our look at the queue and the watch.
-                (State::Granted, Mode::Permit { .. }) => Seen::Changed,
-                _ => match self.watch(watch, request).await? {
+            Ok((data, watch)) => match self.read_state(obstacle, &data) {
+                Some(woken) => return self.woken(woken, request).await,
+                None => match self.watch(watch, Some(obstacle), request).await? {
                     Some(seen) => seen,
                     None => return Ok(Woken::Deadline),
                 },
@@ -75,35 +83,51 @@ impl Queued {
             // Nobody is before us any more. Our own node was still there when the last one went: on one connection its watch would
             // have told first. So the lock is ours, without a further trip.
             Seen::Deleted if obstacle.last && self.is_sure(breaks, request) => Ok(Woken::Held),
-            Seen::Deleted if obstacle.last => self.confirm(request).await,
-            Seen::Deleted | Seen::Changed => {
-                trip(request, self.look(request)).await?;
-                Ok(Woken::Look)
+            Seen::Deleted if obstacle.last => {
+                self.confirm(request).await?;
+                Ok(Woken::Held)
             }
+            Seen::Deleted | Seen::Changed => self.woken(Woken::Look, request).await,
         }
+    }
+
+    /// What the state of the place before ours means for us; `None`: wait.
+    fn read_state(&self, obstacle: &Obstacle, data: &[u8]) -> Option<Woken> {
+        match (read_data(data).0, obstacle.mode) {
+            (State::Downgraded, _) if may_share(self.mine.mode, obstacle) => Some(Woken::Held),
+            // It was granted between our look at the queue and the watch.
+            (State::Granted, Mode::Permit { .. }) => Some(Woken::Look),
+            _ => None,
+        }
+    }
+
+    /// Reads the queue if that is what a waiter was woken for.
+    async fn woken(&mut self, woken: Woken, request: &Request) -> Result<Woken> {
+        if matches!(woken, Woken::Look) {
+            by(request, self.end(), self.look(request)).await?;
+        }
+        Ok(woken)
     }
 
     /// Waits until any place is taken or left.
     async fn wait_for_any(&mut self, request: &Request) -> Result<Woken> {
         request.mark_contended();
-        let sent = request.now();
-        let watched = trip(request, async {
+        let watched = by(request, self.end(), async {
+            self.session.up().await?;
             let (children, watch) = match self.session.watch_children(&self.parent).await {
                 Ok(read) => read,
                 Err(fault) => return Ok(Err(fault)),
             };
-            let places = crate::queue::places(&children);
-            let places = in_order(&self.session, &self.parent, places).await;
+            let places = in_order(&self.session, &self.parent, &children).await;
             Ok(places.map(|places| (places, watch)))
         });
         match watched.await? {
             Ok((places, watch)) => {
-                self.places = places;
-                self.sent = sent;
-                if self.verdict()? != Verdict::AnyChange {
+                self.judge(&places)?;
+                if self.verdict != Verdict::AnyChange {
                     return Ok(Woken::Look);
                 }
-                match self.watch(watch, request).await? {
+                match self.watch(watch, None, request).await? {
                     Some(Seen::SessionEnded) => return Err(self.session.ended()),
                     Some(_) => {}
                     None => return Ok(Woken::Deadline),
@@ -113,17 +137,12 @@ impl Queued {
             Err(Fault::NoNode) => return Err(removed()),
             Err(fault) => return Err(fault.into()),
         }
-        trip(request, self.look(request)).await?;
-        Ok(Woken::Look)
+        self.woken(Woken::Look, request).await
     }
 
     /// Watches the place before ours, and our own if it is not watched yet, in one trip.
-    async fn watch_both(
-        &mut self,
-        before: &str,
-        request: &Request,
-    ) -> Result<Result<(Vec<u8>, Watch), Fault>> {
-        let sent = request.now();
+    async fn watch_both(&mut self, before: &str) -> Result<Result<(Vec<u8>, Watch), Fault>> {
+        self.session.up().await?;
         let path = self.path_of(&self.mine.node);
         let own = self.own.is_none().then(|| self.session.watch_data(&path));
         let before = self.session.watch_data(&self.path_of(before));
@@ -133,68 +152,102 @@ impl Queued {
         };
         let before = before.await;
         match own {
-            None | Some(Err(Fault::Broken(_))) => {}
+            None => {}
             Some(Ok((_, watch))) => self.own = Some(Box::pin(watch.seen())),
             Some(Err(Fault::NoNode)) => return Err(removed()),
+            Some(Err(Fault::Broken(cause))) => return Ok(Err(Fault::Broken(cause))),
             Some(Err(fault)) => return Err(fault.into()),
-        }
-        if before.is_ok() {
-            self.sent = sent;
         }
         Ok(before)
     }
 
-    /// Whether the watch on our own node has been good all the time, and the session is known to have lived a moment ago.
-    fn is_sure(&self, breaks: u64, request: &Request) -> bool {
-        self.own.is_some()
-            && self.session.breaks() == breaks
-            && request.now().since(self.sent) < self.session.ttl() / 2
+    /// Whether the session is known to have lived a moment ago, so that a hold that counts from there is worth something.
+    fn is_recent(&self, request: &Request) -> bool {
+        request.now().since(self.sent) < self.session.ttl() / 2
     }
 
-    /// One trip shows that the session lives, and that our place was not taken away.
-    async fn confirm(&mut self, request: &Request) -> Result<Woken> {
+    /// Whether the watch on our own node has been good all the time, and the session is known to have lived a moment ago.
+    ///
+    /// After a reconnect, events come in no order: that of the place before ours may come before the one of our own.
+    fn is_sure(&self, breaks: u64, request: &Request) -> bool {
+        self.own.is_some() && self.session.breaks() == breaks && self.is_recent(request)
+    }
+
+    /// When a session that was not heard of since [`sent`](Queued::sent) has ended, and our place with it.
+    fn end(&self) -> Moment {
+        self.sent + self.session.ttl()
+    }
+
+    /// One trip to the leader shows that the session lives, and that our place was not taken away.
+    async fn confirm(&mut self, request: &Request) -> Result<()> {
+        let path = self.path_of(&self.mine.node);
+        let session = self.session.clone();
         let asked = async {
             loop {
-                match self.beat(request).await? {
-                    Some(sent) => return Ok(sent),
-                    None => continue,
+                session.up().await?;
+                let sent = request.now();
+                let synced = session.sync();
+                let stat = session.stat(&path);
+                match (synced.await, stat.await) {
+                    (Ok(()), Ok(Some(_))) => return Ok(sent),
+                    (Ok(()), Ok(None)) => return Err(removed()),
+                    (Err(Fault::Broken(_)), _) | (_, Err(Fault::Broken(_))) => {}
+                    (Err(fault), _) | (_, Err(fault)) => return Err(fault.into()),
                 }
             }
         };
-        self.sent = trip(request, asked).await?;
-        Ok(Woken::Held)
+        self.sent = by(request, self.end(), asked).await?;
+        Ok(())
     }
 
-    /// Asks for our own node; `None` when the connection broke over it.
-    async fn beat(&self, request: &Request) -> Result<Option<Moment>> {
+    /// Looks at our own place and the one before it; what a watch on that one should have told, if anything.
+    async fn glance(&self, obstacle: &Obstacle) -> Result<Option<Seen>> {
         self.session.up().await?;
-        let sent = request.now();
-        match self.session.stat(&self.path_of(&self.mine.node)).await {
-            Ok(Some(_)) => Ok(Some(sent)),
-            Ok(None) => Err(removed()),
+        let own = self.session.stat(&self.path_of(&self.mine.node));
+        let before = self.session.data(&self.path_of(&obstacle.node));
+        match own.await {
+            Ok(Some(_)) => {}
+            Ok(None) => return Err(removed()),
+            Err(Fault::Broken(_)) => return Ok(None),
+            Err(fault) => return Err(fault.into()),
+        }
+        match before.await {
+            Ok((data, _)) => Ok(self.read_state(obstacle, &data).map(|_| Seen::Changed)),
+            Err(Fault::NoNode) => Ok(Some(Seen::Deleted)),
             Err(Fault::Broken(_)) => Ok(None),
             Err(fault) => Err(fault.into()),
         }
     }
 
-    /// What the watch has seen; `None` at the caller's deadline. From time to time it is as if something had changed.
+    /// What the watch has seen; `None` at the caller's deadline.
     ///
-    /// A trip every quarter of the session's time keeps it known that the session lives: the hold counts from there.
-    async fn watch(&mut self, watch: Watch, request: &Request) -> Result<Option<Seen>> {
+    /// Meanwhile it is proven, every quarter of the session's time, that the session lives: a hold counts from there. A session that
+    /// could not be heard of for its whole time is given up, and the place with it, but not before.
+    async fn watch(
+        &mut self,
+        watch: Watch,
+        obstacle: Option<&Obstacle>,
+        request: &Request,
+    ) -> Result<Option<Seen>> {
         let clock = request.clock().clone();
-        let look_at = request.now() + LOOK_AGAIN;
-        let until = request
-            .deadline()
-            .map_or(look_at, |deadline| deadline.min(look_at));
         let mut seen = pin!(watch.seen());
-        let mut end = clock.sleep_until(until);
+        let mut deadline = clock.sleep_until(request.deadline().unwrap_or(Moment::NEVER));
+        let mut look_at = request.now() + look_after(request);
         loop {
             let mut own = self.own.take();
+            let alive_at = self.sent + self.session.ttl() / 4;
             let beat = async {
-                clock.sleep_until(self.sent + self.session.ttl() / 4).await;
-                self.beat(request).await
+                clock.sleep_until(alive_at).await;
+                self.session.lived_since(alive_at, request).await
             };
-            let beat = tokio::select! {
+            let look = async {
+                clock.sleep_until(look_at).await;
+                match obstacle {
+                    Some(obstacle) => self.glance(obstacle).await,
+                    None => Ok(Some(Seen::Changed)),
+                }
+            };
+            tokio::select! {
                 biased;
                 // First, because what it tells came first.
                 changed = told(&mut own) => return match changed {
@@ -205,45 +258,40 @@ impl Queued {
                     self.own = own;
                     return Ok(Some(seen));
                 }
-                error = self.cut_off(request) => return Err(error),
-                () = &mut end => {
-                    self.own = own;
-                    let deadline = request.deadline().is_some_and(|deadline| request.now() >= deadline);
-                    return Ok((!deadline).then_some(Seen::Changed));
+                () = &mut deadline => return Ok(None),
+                () = clock.sleep_until(self.end()) => return Err(disconnected()),
+                lived = beat => self.sent = lived?,
+                glanced = look => {
+                    if let Some(seen) = glanced? {
+                        self.own = own;
+                        return Ok(Some(seen));
+                    }
+                    look_at = request.now() + look_after(request);
                 }
-                beat = beat => beat?,
-            };
-            self.own = own;
-            self.sent = beat.unwrap_or(self.sent);
-        }
-    }
-
-    /// Resolves when the session has ended, or was not connected for as long as a trip may take. Shorter than that, the place in
-    /// the queue and the watch outlast it.
-    async fn cut_off(&self, request: &Request) -> Error {
-        loop {
-            self.session.down().await;
-            let until = request.now() + request.trip_timeout();
-            tokio::select! {
-                biased;
-                up = self.session.up() => if let Err(error) = up {
-                    return error;
-                },
-                () = request.clock().sleep_until(until) => return disconnected(),
             }
+            self.own = own;
         }
     }
 
-    /// A permit that was granted after a wait tells whoever waits behind it, who watches this node. Nobody waits for the answer: if it
-    /// gets lost, the successor looks by itself after a while.
+    /// Tells whoever waits behind a permit that it was granted; the successor watches this node's data, and then looks at the queue.
+    ///
+    /// The future is dropped, which takes nothing back: the request is on its way. Should it get lost, the first renewal of the hold
+    /// tells again, and a release tells as well.
     fn tell_successor(&mut self, request: &Request) {
-        // Or it would tell us.
+        // Our own watch would fire on our own word.
         self.own = None;
-        if matches!(self.mine.mode, Mode::Permit { .. }) && request.is_contended() {
+        if self.tells(request) {
             let data = node_data(State::Granted, request.label());
             drop(self.session.set_data(&self.path_of(&self.mine.node), &data));
         }
     }
+}
+
+/// Between three quarters and five quarters of [`LOOK_AGAIN`], by the attempt's id: those who came together do not look together.
+fn look_after(request: &Request) -> Duration {
+    let spread = LOOK_AGAIN / 2;
+    let at = request.attempt().as_uuid().as_u128() % spread.as_millis().max(1);
+    LOOK_AGAIN * 3 / 4 + Duration::from_millis(at as u64)
 }
 
 /// What a watch tells, if there is one.
@@ -254,7 +302,7 @@ async fn told(watch: &mut Option<Telling>) -> Seen {
     }
 }
 
-/// One trip of a waiter, within its time-out.
+/// One trip of an attempt that has no place yet, within its time-out.
 async fn trip<T>(request: &Request, trip: impl Future<Output = Result<T>>) -> Result<T> {
     let limit = request.trip_timeout();
     tokio::select! {
@@ -264,5 +312,18 @@ async fn trip<T>(request: &Request, trip: impl Future<Output = Result<T>>) -> Re
             ErrorKind::TimedOut,
             format!("no answer within {limit:?}: is ZooKeeper alive and reachable?"),
         )),
+    }
+}
+
+/// What an attempt with a place asks, as long as the place can be there.
+async fn by<T>(
+    request: &Request,
+    end: Moment,
+    trips: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::select! {
+        biased;
+        answer = trips => answer,
+        () = request.clock().sleep_until(end) => Err(disconnected()),
     }
 }

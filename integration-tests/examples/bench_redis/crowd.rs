@@ -72,7 +72,7 @@ pub(crate) async fn crowd(server: &RedisServer) {
         ] {
             let make = async || {
                 let config = Config::from_url(&url).unwrap().style(style);
-                Locks::new(Arc::new(config.connect().await.unwrap())).unwrap()
+                Locks::new(config.connect().await.unwrap()).unwrap()
             };
             rounds[n].push(crowd_of(server, make, shared).await);
         }

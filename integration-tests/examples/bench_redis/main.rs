@@ -14,8 +14,6 @@ mod crowd;
 mod free;
 mod hand_off;
 
-use std::sync::Arc;
-
 use dlock_core::Locks;
 use dlock_redis::Config;
 use integration_tests::RedisServer;
@@ -89,10 +87,7 @@ async fn connection(
 }
 
 async fn locks(url: &str) -> Locks {
-    Locks::new(Arc::new(
-        Config::from_url(url).unwrap().connect().await.unwrap(),
-    ))
-    .unwrap()
+    Locks::new(Config::from_url(url).unwrap().connect().await.unwrap()).unwrap()
 }
 
 /// The convention everybody knows, with a new owner for each attempt.
@@ -115,7 +110,7 @@ impl Raw {
     }
 
     async fn cycle(&mut self, name: &str) {
-        let owner = dlock_core::AttemptId::new().to_string();
+        let owner = dlock_core::backend::AttemptId::new().to_string();
         let taken: Value = redis::cmd("SET")
             .arg(name)
             .arg(&owner)

@@ -7,7 +7,8 @@
 
 use std::process::ExitCode;
 
-use dlock::{Error, Guard, Locks, Settings, parse_duration};
+use dlock::backend::parse_duration;
+use dlock::{Error, Guard, Locks, Settings};
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 
 #[tokio::main]

@@ -1,6 +1,6 @@
 //! Starts a server and waits for ever: the process that the tests of server lifetimes kill.
 //!
-//! `start-server redis|mariadb|etcd|zookeeper` prints the process id of the server once it is ready.
+//! `start-server redis|mariadb|mysql|etcd|zookeeper` prints the process id of the server once it is ready.
 
 #![allow(
     clippy::print_stdout,
@@ -11,14 +11,21 @@
 use std::process::ExitCode;
 
 use integration_tests::server::{Server, Store};
-use integration_tests::{Etcd, MariaDb, Redis, Result, ZooKeeper};
+use integration_tests::{Etcd, Flavor, MySql, Redis, Result, ZooKeeper};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let store = std::env::args().nth(1).unwrap_or_default();
     let outcome = match store.as_str() {
         Redis::NAME => hold(Redis::default()).await,
-        MariaDb::NAME => hold(MariaDb::default()).await,
+        "mariadb" => hold(MySql::default()).await,
+        "mysql" => {
+            hold(MySql {
+                flavor: Flavor::MySql,
+                ..MySql::default()
+            })
+            .await
+        }
         Etcd::NAME => hold(Etcd::default()).await,
         ZooKeeper::NAME => hold(ZooKeeper::default()).await,
         other => {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::Direction;
 
 /// Everything that a test has asked for.
@@ -13,8 +15,14 @@ pub(super) struct Faults {
     pub(super) refuse: bool,
     /// Connections with lower numbers are to be reset.
     pub(super) reset_below: u64,
+    /// Connections with lower numbers are silent: nothing passes, and nobody is told.
+    pub(super) silent_below: u64,
+    /// On connections with lower numbers, what came after this moment vanishes.
+    pub(super) cut: Option<(u64, Instant)>,
     /// The reply that is to be lost next.
     pub(super) loss: Option<Loss>,
+    /// Requests with this pattern are to be lost, so many of them.
+    pub(super) lost_requests: Option<(Vec<u8>, usize)>,
 }
 
 /// One direction of traffic.
@@ -66,6 +74,17 @@ impl Faults {
         }
     }
 
+    /// Whether bytes have vanished on some connection.
+    pub(super) fn loses_bytes(&self) -> bool {
+        self.swallows() || self.silent_below > self.reset_below || self.cut.is_some()
+    }
+
+    /// Whether what a connection received at this moment is not to be delivered any more.
+    pub(super) fn is_cut(&self, number: u64, received: Instant) -> bool {
+        self.cut
+            .is_some_and(|(below, moment)| number < below && received > moment)
+    }
+
     /// Whether bytes vanish in any direction.
     pub(super) fn swallows(&self) -> bool {
         [self.to_server, self.to_client]
@@ -76,7 +95,7 @@ impl Faults {
     /// Ends every fault. What was to be reset stays so.
     pub(super) fn clear(&mut self) {
         *self = Self {
-            reset_below: self.reset_below,
+            reset_below: self.reset_below.max(self.silent_below),
             ..Self::default()
         };
     }
@@ -94,6 +113,21 @@ impl Faults {
             }
             _ => false,
         }
+    }
+
+    /// Whether this request is one to lose.
+    pub(super) fn loses_request(&mut self, request: &[u8]) -> bool {
+        let Some((pattern, left)) = &mut self.lost_requests else {
+            return false;
+        };
+        let seen = request
+            .windows(pattern.len().max(1))
+            .any(|window| window == pattern);
+        if seen && *left > 0 {
+            *left -= 1;
+            return true;
+        }
+        false
     }
 
     /// Looks at a request; the settling time when its answer is the one to lose.

@@ -119,6 +119,10 @@ impl Link<'_> {
                 Err(_) => Item::Reset,
             };
             let last = !matches!(item, Item::Bytes(_));
+            if let Item::Bytes(bytes) = &item {
+                self.received(way)
+                    .fetch_add(bytes.len() as u64, Ordering::SeqCst);
+            }
             let lane = self.lane(&self.shared.faults.borrow(), way);
             if lane.flow != Flow::Swallowed {
                 // A closed queue means that the writer is waiting for the reset of this connection.
@@ -144,7 +148,11 @@ impl Link<'_> {
             let free = |faults: &Faults| self.lane(faults, way).flow != Flow::Held;
             let flow = {
                 let now = faults.wait_for(free).await.map_err(|_| Reset)?;
-                self.lane(&now, way).flow
+                if now.is_cut(self.number, due) {
+                    Flow::Swallowed
+                } else {
+                    self.lane(&now, way).flow
+                }
             };
             match item {
                 _ if flow == Flow::Swallowed => {}
@@ -170,12 +178,17 @@ impl Link<'_> {
         pending().await
     }
 
-    /// Whether this chunk is the reply that a test wants lost. Takes as long as the loss is to settle.
+    /// Whether this chunk is the request or the reply that a test wants lost. Takes as long as the loss is to settle.
     async fn is_lost(&self, way: Way, chunk: &[u8], from: &mut ReadHalf<'_>) -> bool {
         if way == Way::ToServer {
             let settle = self.change(|faults| faults.loses_answer_to(chunk));
             settle.map(|settle| self.doomed.set(settle));
-            return false;
+            let mut lost = false;
+            self.shared.faults.send_if_modified(|faults| {
+                lost = faults.loses_request(chunk);
+                lost
+            });
+            return lost;
         }
         let Some(&settle) = self.doomed.get() else {
             return self.change(Faults::loses_chunk);
@@ -200,13 +213,20 @@ impl Link<'_> {
     /// What happens to the bytes of this connection now. One that is about to be reset passes no more.
     fn lane(&self, faults: &Faults, way: Way) -> Lane {
         let lane = faults.lane(way);
-        if self.number < faults.reset_below {
+        if self.number < faults.reset_below.max(faults.silent_below) {
             Lane {
                 flow: Flow::Swallowed,
                 ..lane
             }
         } else {
             lane
+        }
+    }
+
+    fn received(&self, way: Way) -> &AtomicU64 {
+        match way {
+            Way::ToServer => &self.shared.from_client,
+            Way::ToClient => &self.shared.from_server,
         }
     }
 

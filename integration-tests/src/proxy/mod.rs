@@ -6,9 +6,12 @@
 //! |---|---|---|
 //! | [`delay`](FaultProxy::delay) | slow answers | slow requests |
 //! | [`pause`](FaultProxy::pause) | nothing, until [`resume`](FaultProxy::resume) | requests that arrive late |
+//! | [`resume_until`](FaultProxy::resume_until) | nothing more, ever | what came before, late; no word that the client has given it up |
 //! | [`black_hole`](FaultProxy::black_hole) | an open, silent connection | the same |
+//! | [`half_open`](FaultProxy::half_open) | the same on what is open now; a new connection works | the same |
 //! | [`reset_all`](FaultProxy::reset_all) | connection reset | connection reset |
 //! | [`refuse`](FaultProxy::refuse) | new connections are reset at once | nothing |
+//! | [`drop_requests`](FaultProxy::drop_requests) | connection reset instead of the answer | a reset, and no request |
 //! | [`drop_reply`](FaultProxy::drop_reply) | connection reset instead of the answer | an answered request, then a reset |
 //!
 //! A fault holds from the moment the call returns, for every byte that the proxy has not yet read or holds.
@@ -69,6 +72,8 @@ struct Shared {
     next: AtomicU64,
     to_server: AtomicU64,
     to_client: AtomicU64,
+    from_client: AtomicU64,
+    from_server: AtomicU64,
 }
 
 impl FaultProxy {
@@ -88,6 +93,8 @@ impl FaultProxy {
             next: AtomicU64::new(0),
             to_server: AtomicU64::new(0),
             to_client: AtomicU64::new(0),
+            from_client: AtomicU64::new(0),
+            from_server: AtomicU64::new(0),
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared))).abort_handle();
         Ok(Self {
@@ -124,6 +131,22 @@ impl FaultProxy {
         });
     }
 
+    /// Delivers what [`pause`](Self::pause) has held and had come before `moment`. What came later on the connections that are open
+    /// now vanishes, the client's word that it no longer wants an answer among it: a server that hears of that together with
+    /// the request may not carry it out. Other connections work. Until [`heal`](Self::heal).
+    pub fn resume_until(&self, moment: std::time::Instant) {
+        let below = self.shared.next.load(Ordering::SeqCst);
+        self.change(|faults| faults.cut = Some((below, moment.into())));
+        self.resume();
+    }
+
+    /// The connections that are open now fall silent, without a sign to either side; new ones work. Until [`heal`](Self::heal), which
+    /// resets them.
+    pub fn half_open(&self) {
+        let below = self.shared.next.load(Ordering::SeqCst);
+        self.change(|faults| faults.silent_below = below);
+    }
+
     /// Swallows all bytes, and also the end of a connection, without a sign to the other side. New connections are
     /// accepted but do not reach the server. Until [`heal`](Self::heal).
     pub fn black_hole(&self, direction: Direction) {
@@ -136,7 +159,7 @@ impl FaultProxy {
         let mut below = None;
         // In one step, so that no connection slips through between the end of the hole and the resets.
         self.change(|faults| {
-            if faults.swallows() {
+            if faults.loses_bytes() {
                 faults.reset_below = self.shared.next.load(Ordering::SeqCst);
                 below = Some(faults.reset_below);
             }
@@ -199,6 +222,19 @@ impl FaultProxy {
         });
     }
 
+    /// Loses the next `count` requests that contain `pattern`: their connections are reset in their place. As for
+    /// [`drop_reply_to`](Self::drop_reply_to), the pattern must lie within one read.
+    pub fn drop_requests(&self, pattern: impl Into<Vec<u8>>, count: usize) {
+        self.change(|faults| faults.lost_requests = Some((pattern.into(), count)));
+    }
+
+    /// How many of the requests of [`drop_requests`](Self::drop_requests) have not come yet.
+    #[must_use]
+    pub fn requests_to_drop(&self) -> usize {
+        let faults = self.shared.faults.borrow();
+        faults.lost_requests.as_ref().map_or(0, |(_, left)| *left)
+    }
+
     /// Resolves when the reply that [`drop_reply`](Self::drop_reply) or [`drop_reply_to`](Self::drop_reply_to) waits for
     /// has been swallowed.
     pub async fn reply_dropped(&self) {
@@ -226,6 +262,15 @@ impl FaultProxy {
         Bytes {
             to_server: self.shared.to_server.load(Ordering::SeqCst),
             to_client: self.shared.to_client.load(Ordering::SeqCst),
+        }
+    }
+
+    /// How many bytes came from the client and from the server, delivered or not: `to_server` is what the client has sent.
+    #[must_use]
+    pub fn received(&self) -> Bytes {
+        Bytes {
+            to_server: self.shared.from_client.load(Ordering::SeqCst),
+            to_client: self.shared.from_server.load(Ordering::SeqCst),
         }
     }
 

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use tokio::sync::OnceCell;
 
-use super::{Etcd, MariaDb, Redis, Server, Store, ZooKeeper};
+use super::{Etcd, Flavor, MySql, Redis, Server, Store, ZooKeeper};
 use crate::error::Doing;
 use crate::{Error, Result};
 
@@ -23,10 +23,16 @@ impl<S: Store + Default> Endpoint<S> {
     }
 
     async fn open_or(given: Option<String>) -> Result<Self> {
+        Self::open_with(given, S::default()).await
+    }
+}
+
+impl<S: Store> Endpoint<S> {
+    async fn open_with(given: Option<String>, settings: S) -> Result<Self> {
         if let Some(url) = given {
             return Ok(Self { url, server: None });
         }
-        let server = Server::<S>::start().await?;
+        let server = Server::start_with(settings).await?;
         Ok(Self {
             url: server.url(),
             server: Some(server),
@@ -82,9 +88,28 @@ pub async fn redis() -> Result<&'static Endpoint<Redis>> {
 ///
 /// # Errors
 /// When it cannot be started.
-pub async fn mysql() -> Result<&'static Endpoint<MariaDb>> {
-    static SHARED: OnceCell<Endpoint<MariaDb>> = OnceCell::const_new();
-    SHARED.get_or_try_init(Endpoint::open).await
+pub async fn mysql() -> Result<&'static Endpoint<MySql>> {
+    mysql_of(Flavor::MariaDb).await
+}
+
+/// The shared server of one kind: one of each for this test process. `DLOCK_TEST_MYSQL_URL` takes the place of MariaDB.
+///
+/// # Errors
+/// When it cannot be started.
+pub async fn mysql_of(flavor: Flavor) -> Result<&'static Endpoint<MySql>> {
+    static MARIADB: OnceCell<Endpoint<MySql>> = OnceCell::const_new();
+    static MYSQL: OnceCell<Endpoint<MySql>> = OnceCell::const_new();
+    let (shared, given) = match flavor {
+        Flavor::MariaDb => (&MARIADB, env::var(MySql::URL_VARIABLE).ok()),
+        Flavor::MySql => (&MYSQL, None),
+    };
+    let settings = MySql {
+        flavor,
+        ..MySql::default()
+    };
+    shared
+        .get_or_try_init(|| Endpoint::open_with(given, settings))
+        .await
 }
 
 /// The shared etcd: `DLOCK_TEST_ETCD_URL`, or else one server for this test process.

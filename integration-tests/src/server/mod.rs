@@ -6,7 +6,7 @@
 mod endpoint;
 mod etcd;
 mod group;
-mod mariadb;
+mod mysql;
 mod redis;
 mod redis_cluster;
 mod resp;
@@ -21,10 +21,10 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use self::endpoint::{Endpoint, etcd, mysql, redis, zookeeper};
+pub use self::endpoint::{Endpoint, etcd, mysql, mysql_of, redis, zookeeper};
 pub use self::etcd::{Etcd, EtcdCluster, EtcdServer};
 pub use self::group::{Elects, Group};
-pub use self::mariadb::{MariaDb, MariaDbServer};
+pub use self::mysql::{Flavor, MySql, MySqlServer};
 pub use self::redis::{Redis, RedisServer, Tls};
 pub use self::redis_cluster::RedisCluster;
 pub use self::resp::Reply;
@@ -346,7 +346,7 @@ mod tests {
 
     #[tokio::test]
     async fn mariadb_gets_another_port() {
-        a_taken_port_is_replaced::<MariaDb>().await;
+        a_taken_port_is_replaced::<MySql>().await;
     }
 
     #[tokio::test]

@@ -104,6 +104,109 @@ impl RedisCluster {
         .await
     }
 
+    /// The slot of a key.
+    ///
+    /// # Errors
+    /// When no node answers.
+    pub async fn slot_of(&self, key: &str) -> Result<String> {
+        match self.nodes[0].command(&["CLUSTER", "KEYSLOT", key]).await? {
+            Reply::Number(slot) => Ok(slot.to_string()),
+            other => Err(Error::answer("CLUSTER KEYSLOT", format!("{other:?}"))),
+        }
+    }
+
+    /// Begins to move a slot: from now on keys can be at either node.
+    ///
+    /// # Errors
+    /// When a node refuses.
+    pub async fn begin_move(&self, slot: &str, from: &RedisServer, to: &RedisServer) -> Result<()> {
+        let (from_id, to_id) = (id_of(from).await?, id_of(to).await?);
+        to.command(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &from_id])
+            .await?;
+        from.command(&["CLUSTER", "SETSLOT", slot, "MIGRATING", &to_id])
+            .await?;
+        Ok(())
+    }
+
+    /// Moves one key, if it is there.
+    ///
+    /// # Errors
+    /// When a node refuses.
+    pub async fn move_key(&self, key: &str, from: &RedisServer, to: &RedisServer) -> Result<()> {
+        let port = to.port().to_string();
+        from.command(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"])
+            .await?;
+        Ok(())
+    }
+
+    /// Moves what is left of a slot, and tells all nodes.
+    ///
+    /// # Errors
+    /// When a node refuses.
+    pub async fn end_move(&self, slot: &str, from: &RedisServer, to: &RedisServer) -> Result<()> {
+        loop {
+            let left = from
+                .command(&["CLUSTER", "GETKEYSINSLOT", slot, "100"])
+                .await?;
+            let left: Vec<String> = left.list().iter().filter_map(Reply::text).collect();
+            if left.is_empty() {
+                break;
+            }
+            for key in left {
+                self.move_key(&key, from, to).await?;
+            }
+        }
+        let id = id_of(to).await?;
+        // The new owner first, as `redis-cli` does it.
+        let others = self.nodes.iter().filter(|node| node.port() != to.port());
+        for node in std::iter::once(to).chain(others) {
+            node.command(&["CLUSTER", "SETSLOT", slot, "NODE", &id])
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Moves so many slots, the lowest first, with `redis-cli --cluster reshard`.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub async fn reshard(&self, count: usize, from: &RedisServer, to: &RedisServer) -> Result<()> {
+        let mut reshard = Command::new(program::find("redis-cli", "redis-tools")?);
+        reshard.args(["--cluster", "reshard", &from.addr().to_string()]);
+        reshard.args(["--cluster-from", &id_of(from).await?]);
+        reshard.args(["--cluster-to", &id_of(to).await?]);
+        reshard.args(["--cluster-slots", &count.to_string(), "--cluster-yes"]);
+        program::output_of(reshard).await?;
+        Ok(())
+    }
+
+    /// Lets each node tell clients another port than its own, for example that of a proxy, and waits until all nodes say so.
+    ///
+    /// # Errors
+    /// When a node refuses, or the others do not hear of it.
+    pub async fn announce(&self, ports: &[u16]) -> Result<()> {
+        for (node, port) in self.nodes.iter().zip(ports) {
+            let port = port.to_string();
+            node.command(&["CONFIG", "SET", "cluster-announce-port", &port])
+                .await?;
+        }
+        until("every node tells the new ports", LIMIT, || async {
+            for node in &self.nodes {
+                let slots = node.command(&["CLUSTER", "SLOTS"]).await?;
+                for range in slots.list() {
+                    let told = range.list().get(2).map(|master| master.list());
+                    let told = told.and_then(|master| master.get(1));
+                    let new = |port: &i64| ports.iter().any(|new| i64::from(*new) == *port);
+                    if !matches!(told, Some(Reply::Number(port)) if new(port)) {
+                        return Err(Error::answer("CLUSTER SLOTS", format!("{slots:?}")));
+                    }
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
     /// Whether each node says that all slots are served, knows all others, and follows its master if it is a replica.
     async fn check(&self) -> Result<()> {
         for node in &self.nodes {
@@ -132,4 +235,10 @@ impl RedisCluster {
         }
         Ok(())
     }
+}
+
+/// The name by which a cluster knows a node.
+async fn id_of(node: &RedisServer) -> Result<String> {
+    let id = node.command(&["CLUSTER", "MYID"]).await?.text();
+    id.ok_or_else(|| Error::answer("CLUSTER MYID", "nothing"))
 }

@@ -169,7 +169,7 @@ impl SentinelGroup {
         }
         for sentinel in &self.sentinels {
             let known = sentinel
-                .ask(&["SENTINEL", "MASTER", Self::MASTER_NAME])
+                .command(&["SENTINEL", "MASTER", Self::MASTER_NAME])
                 .await?;
             for (field, wanted) in [
                 ("flags", "master"),
@@ -186,15 +186,18 @@ impl SentinelGroup {
 }
 
 impl SentinelServer {
-    /// Sends one command.
-    async fn ask(&self, words: &[&str]) -> Result<Reply> {
+    /// Sends one command on a connection of its own.
+    ///
+    /// # Errors
+    /// When the sentinel cannot be reached or answers with an error.
+    pub async fn command(&self, words: &[&str]) -> Result<Reply> {
         resp::ask(self.addr(), None, words).await
     }
 
     /// The port of the master that this Sentinel would send a client to.
     async fn master_port(&self) -> Result<u16> {
         let answer = self
-            .ask(&[
+            .command(&[
                 "SENTINEL",
                 "GET-MASTER-ADDR-BY-NAME",
                 SentinelGroup::MASTER_NAME,

@@ -4,11 +4,36 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Backend, Guard, Liveness, Locks, Released, Result, Settings};
+use dlock_core::backend::Backend;
+use dlock_core::{Guard, Liveness, Locks, Released, Result, Settings};
 use dlock_mysql::{Config, MySqlBackend};
-use integration_tests::MariaDbServer;
+use integration_tests::MySqlServer;
 use mysql_async::{Conn, Opts};
 use tokio::task::JoinHandle;
+
+/// Makes two tests of each function: one on MariaDB, one on MySQL.
+macro_rules! on_both {
+    ($($name:ident),* $(,)?) => {
+        mod mariadb {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $name() {
+                    super::$name(integration_tests::Flavor::MariaDb).await;
+                }
+            )*
+        }
+        mod mysql {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $name() {
+                    if integration_tests::Flavor::MySql.is_tested() {
+                        super::$name(integration_tests::Flavor::MySql).await;
+                    }
+                }
+            )*
+        }
+    };
+}
 
 /// All ways to keep a lock.
 pub(crate) const MODES: [&str; 4] = ["lease", "unique", "session", "advisory"];
@@ -32,7 +57,7 @@ pub(crate) async fn connection(url: &str) -> Conn {
 }
 
 /// A server's URL for a mode whose holds last 3 s without a sign of life.
-pub(crate) fn url(server: &MariaDbServer, mode: &str) -> String {
+pub(crate) fn url(server: &MySqlServer, mode: &str) -> String {
     with(&server.url(), &format!("mode={mode}&session_validity=3s"))
 }
 
@@ -82,14 +107,14 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 /// The numbers of all connections of lock clients.
-pub(crate) async fn connections(server: &MariaDbServer) -> Vec<String> {
+pub(crate) async fn connections(server: &MySqlServer) -> Vec<String> {
     let sql = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'root' AND db = 'dlock'";
     let ids = server.sql(sql).await.expect("a list");
     ids.lines().map(str::to_owned).collect()
 }
 
 /// Ends connections, as an administrator does.
-pub(crate) async fn kill(server: &MariaDbServer, ids: &[String]) {
+pub(crate) async fn kill(server: &MySqlServer, ids: &[String]) {
     for id in ids {
         // It may have ended meanwhile.
         let _ = server.sql(&format!("KILL {id}")).await;

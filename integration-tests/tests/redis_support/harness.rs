@@ -1,5 +1,6 @@
 //! What the conformance harnesses of stores made of Redis servers share.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
@@ -19,9 +20,14 @@ pub(crate) fn broken(error: integration_tests::Error) -> Error {
 
 /// A proxy for each server, and what disturbs all of them as one.
 pub(crate) async fn proxies(servers: &[&RedisServer]) -> Result<Line> {
+    let addrs: Vec<_> = servers.iter().map(|server| server.addr()).collect();
+    proxies_at(&addrs).await
+}
+
+pub(crate) async fn proxies_at(servers: &[SocketAddr]) -> Result<Line> {
     let mut line = Vec::new();
     for server in servers {
-        let proxy = FaultProxy::start(server.addr()).await.map_err(broken)?;
+        let proxy = FaultProxy::start(*server).await.map_err(broken)?;
         line.push(Arc::new(proxy));
     }
     // A case may drop the handle and go on with the client.

@@ -134,11 +134,19 @@ pub(crate) async fn calls(server: &RedisServer, command: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// A user with no more than locks need, as the documentation says.
-pub(crate) const ACL: &str = "user default on nopass ~* &* +@all\n\
-    user locker on >s3cret ~dlock:* ~dlock-abandoned:* ~dlock-fence:* &dlock:* -@all +@connection +eval +evalsha +subscribe \
-    +unsubscribe +publish +scan +get +mget +set +del +exists +type +time +pttl +pexpire +zadd +zrem +zcard +zscore +zrange \
-    +zrangebyscore +zremrangebyscore +hset +hget +hdel\n";
+/// A user with no more than locks need: the line in the documentation of the crate, with its password, and what `fenced_set` needs.
+pub(crate) fn acl() -> String {
+    const README: &str = include_str!("../../../crates/dlock-redis/README.md");
+    let (_, rest) = README
+        .split_once("```text\nuser locker on >password ")
+        .expect("the user");
+    let (rules, _) = rest.split_once("```").expect("the end");
+    let rules: Vec<&str> = rules.split_whitespace().collect();
+    format!(
+        "user default on nopass ~* &* +@all\nuser locker on >s3cret ~dlock-fence:* {}\n",
+        rules.join(" ")
+    )
+}
 
 /// A certificate authority and certificates of it, as files.
 pub(crate) fn authority() -> &'static integration_tests::Folder {

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Locks, Mode, Name, Released, Request, Settings, SystemClock};
+use dlock_core::backend::Request;
+use dlock_core::{Locks, Mode, Name, Released, Settings, SystemClock};
 use dlock_redlock::{Config, RedlockBackend};
-use integration_tests::{Redis, RedisServer, Result};
+use integration_tests::{FaultProxy, Redis, RedisServer, Result};
 
 use crate::redis_support::{SOON, lock, residue};
 
@@ -50,6 +51,26 @@ pub(crate) async fn client_with(url: &str, settings: Settings) -> Locks {
         .settings(settings)
         .build()
         .expect("good settings")
+}
+
+/// A URL that leads to one of the nodes by a proxy.
+pub(crate) async fn behind_proxy(
+    five: &Five,
+    node: usize,
+    parameters: &str,
+) -> (String, FaultProxy) {
+    let addr = five.servers[node].addr();
+    let proxy = FaultProxy::start(addr).await.expect("a proxy");
+    let url = five.url(parameters);
+    let url = url.replace(&addr.to_string(), &proxy.addr().to_string());
+    (url, proxy)
+}
+
+/// The same, with a proxy that lets nobody through yet.
+pub(crate) async fn cut_off(five: &Five, node: usize, parameters: &str) -> (String, FaultProxy) {
+    let (url, proxy) = behind_proxy(five, node, parameters).await;
+    proxy.refuse();
+    (url, proxy)
 }
 
 pub(crate) fn seconds(n: u64) -> Duration {

@@ -29,7 +29,9 @@ pub(crate) async fn backend(url: &str) -> Arc<ZkBackend> {
 
 /// A client of its own, as another process would have.
 pub(crate) async fn client(url: &str) -> Locks {
-    Locks::new(backend(url).await).expect("defaults")
+    Locks::builder(backend(url).await)
+        .build()
+        .expect("defaults")
 }
 
 pub(crate) async fn client_with(url: &str, settings: Settings) -> Locks {

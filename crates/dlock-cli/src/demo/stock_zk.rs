@@ -1,7 +1,7 @@
 //! The stock as a node in ZooKeeper.
 
 use async_trait::async_trait;
-use dlock::BackendUrl;
+use dlock::backend::BackendUrl;
 use dlock_zk::Config;
 use dlock_zk::client::zookeeper_client::{Acls, Client, CreateMode, Error};
 

@@ -1,6 +1,6 @@
 //! What makes locks in an etcd unsafe.
 
-use dlock::BackendUrl;
+use dlock::backend::BackendUrl;
 use dlock_etcd::Config;
 use dlock_etcd::client::etcd_client::{AlarmAction, AlarmType, Client, StatusResponse};
 
@@ -145,10 +145,18 @@ async fn quota(url: &str, endpoint: &str) -> Option<i64> {
 
 fn size(status: &StatusResponse, quota: Option<i64>) -> Finding {
     let told = Some(status.db_size_quota()).filter(|quota| *quota > 0);
-    room(status.db_size(), told.or(quota).unwrap_or(DEFAULT_QUOTA))
+    room(status.db_size(), told.or(quota))
 }
 
-fn room(used: i64, quota: i64) -> Finding {
+fn room(used: i64, quota: Option<i64>) -> Finding {
+    let Some(quota) = quota else {
+        let text = format!(
+            "{} MiB; the server does not tell its limit, which is {} MiB unless it was set",
+            used >> 20,
+            DEFAULT_QUOTA >> 20
+        );
+        return Finding::new(Level::Note, "database", text);
+    };
     let text = format!("{} MiB of {} MiB", used >> 20, quota >> 20);
     if used > quota / 10 * 8 {
         let text = format!("{text}: when it is full nothing can be locked; compact and defragment");
@@ -160,11 +168,19 @@ fn room(used: i64, quota: i64) -> Finding {
 /// That we may take locks, the measuring has shown.
 fn access(url: &str) -> Finding {
     let parsed = BackendUrl::parse(url).ok();
-    let known = parsed.is_some_and(|mut url| {
-        url.user().is_some() || url.take::<String>("cert").is_ok_and(|cert| cert.is_some())
+    let (login, certificate) = parsed.map_or((false, false), |mut url| {
+        let certificate = url.take::<String>("cert").is_ok_and(|cert| cert.is_some());
+        (url.user().is_some(), certificate)
     });
-    if known {
+    if login {
+        // A server that knows no users refuses a login.
         Finding::new(Level::Good, "access", "we are known to the server")
+    } else if certificate {
+        Finding::new(
+            Level::Note,
+            "access",
+            "we show a certificate; whether the server asks everybody for one is not known",
+        )
     } else {
         Finding::new(
             Level::Note,
@@ -203,7 +219,9 @@ mod tests {
         assert_eq!(raised_alarms(vec![]).level, Level::Good);
         assert!(raised_alarms(vec![Nospace]).text.contains("disarm"));
         assert_eq!(raised_alarms(vec![Nospace, Corrupt]).level, Level::Unsafe);
-        assert_eq!(room(100 << 20, DEFAULT_QUOTA).level, Level::Good);
-        assert_eq!(room(1700 << 20, DEFAULT_QUOTA).level, Level::Note);
+        assert_eq!(room(100 << 20, Some(DEFAULT_QUOTA)).level, Level::Good);
+        assert_eq!(room(1700 << 20, Some(DEFAULT_QUOTA)).level, Level::Note);
+        let unknown = room(1 << 20, None);
+        assert_eq!(unknown.level, Level::Note, "{}", unknown.text);
     }
 }

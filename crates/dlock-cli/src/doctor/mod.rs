@@ -13,6 +13,10 @@ mod mysql;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "redlock")]
+mod redlock;
+#[cfg(feature = "redis")]
+mod sentinel;
 #[cfg(any(feature = "etcd", feature = "zk"))]
 mod wire;
 #[cfg(feature = "zk")]
@@ -74,7 +78,13 @@ pub(crate) struct Patient<'a> {
     pub(crate) locks: &'a Locks,
     /// With the password: a check may open a connection of its own.
     #[cfg_attr(
-        not(any(feature = "redis", feature = "etcd", feature = "zk", feature = "mysql")),
+        not(any(
+            feature = "redis",
+            feature = "redlock",
+            feature = "etcd",
+            feature = "zk",
+            feature = "mysql"
+        )),
         allow(dead_code, reason = "for checks that connect by themselves")
     )]
     pub(crate) url: &'a str,
@@ -94,6 +104,8 @@ const CHECKS: &[(&str, Check)] = &[
     ("file", |patient| Box::pin(file::check(patient))),
     #[cfg(feature = "redis")]
     ("redis", |patient| Box::pin(redis::check(patient))),
+    #[cfg(feature = "redlock")]
+    ("redlock", |patient| Box::pin(redlock::check(patient))),
     #[cfg(feature = "etcd")]
     ("etcd", |patient| Box::pin(etcd::check(patient))),
     #[cfg(feature = "zk")]
@@ -161,7 +173,13 @@ async fn measure(locks: &Locks) -> dlock::Result<Duration> {
 }
 
 /// The numbers that a version begins with: `[3, 4, 23]`.
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zk", feature = "mysql"))]
+#[cfg(any(
+    feature = "redis",
+    feature = "redlock",
+    feature = "etcd",
+    feature = "zk",
+    feature = "mysql"
+))]
 pub(crate) fn numbers(version: &str) -> Vec<u32> {
     let end = version.find(|c: char| !c.is_ascii_digit() && c != '.');
     let plain = version.get(..end.unwrap_or(version.len()));

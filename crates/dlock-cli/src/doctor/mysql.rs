@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dlock_mysql::Config;
 use dlock_mysql::mysql_async::prelude::Queryable;
-use dlock_mysql::mysql_async::{Conn, Error};
+use dlock_mysql::mysql_async::{Conn, Error, Row};
 
 use crate::doctor::{Finding, Level, Patient, numbers};
 use crate::show;
@@ -18,9 +18,9 @@ const DRIFT: Duration = Duration::from_secs(1);
 
 const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'innodb_flush_log_at_trx_commit', 'innodb_doublewrite', \
      'log_bin', 'sync_binlog', 'wsrep_on', 'group_replication_group_name', 'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')";
-/// Replicas show as threads that send them the log, to those who may see other threads.
-const REPLICAS: &str =
-    "SELECT COUNT(*) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
+/// Replicas show as threads that send them the log, to those who may see other users' threads.
+const THREADS: &str = "SHOW PROCESSLIST";
+const GRANTS: &str = "SHOW GRANTS";
 const MICROS: &str = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)";
 
 pub(crate) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
@@ -49,7 +49,10 @@ pub(crate) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
 #[derive(Default)]
 struct Told {
     variables: HashMap<String, String>,
-    replicas: u64,
+    /// As many as we may see.
+    replicas: usize,
+    /// Whether we may see the threads of other users.
+    sees_all: bool,
     /// How far its clock is from ours, less the trip.
     drift: Duration,
 }
@@ -66,16 +69,37 @@ impl Told {
 
 async fn ask(connection: &mut Conn) -> Result<Told, Error> {
     let rows: Vec<(String, String)> = connection.query(VARIABLES).await?;
-    let replicas: Option<u64> = connection.query_first(REPLICAS).await?;
+    let threads: Vec<Row> = connection.query(THREADS).await?;
+    let replicas = threads.iter().filter(|row| is_replica(row)).count();
+    let grants: Vec<String> = connection.query(GRANTS).await?;
     let before = now();
     let theirs: Option<u64> = connection.query_first(MICROS).await?;
     let theirs = theirs.map_or(before, Duration::from_micros);
     let drift = before.saturating_sub(theirs) + theirs.saturating_sub(now());
     Ok(Told {
         variables: rows.into_iter().collect(),
-        replicas: replicas.unwrap_or(0),
+        replicas,
+        sees_all: grants.iter().any(|grant| shows_threads(grant)),
         drift,
     })
+}
+
+fn is_replica(thread: &Row) -> bool {
+    let command: Option<Option<String>> = thread.get("Command");
+    command
+        .flatten()
+        .is_some_and(|command| command.starts_with("Binlog Dump"))
+}
+
+/// Whether a line of `SHOW GRANTS` lets its user see the threads of others. A role may grant more than is told here.
+fn shows_threads(grant: &str) -> bool {
+    let Some((rights, _)) = grant.split_once(" ON *.* TO ") else {
+        return false;
+    };
+    let rights = rights.strip_prefix("GRANT ").unwrap_or(rights);
+    rights
+        .split(',')
+        .any(|right| matches!(right.trim(), "ALL PRIVILEGES" | "PROCESS"))
 }
 
 fn now() -> Duration {
@@ -102,6 +126,11 @@ fn version(told: &Told) -> Finding {
 
 fn persistence(told: &Told) -> Finding {
     let (level, text) = match told.get("innodb_flush_log_at_trx_commit") {
+        // After a crash the server undoes what is not in the binary log.
+        "1" | "3" if told.is_on("log_bin") && told.get("sync_binlog") != "1" => (
+            Level::Unsafe,
+            "the binary log is not synced at each commit, so a crash of the machine can lose the last locks: set sync_binlog = 1",
+        ),
         "1" | "3" if told.get("innodb_doublewrite") == "OFF" => (
             Level::Note,
             "synced at each commit, but innodb_doublewrite is off: a page that is half written at a crash spoils the table",
@@ -131,9 +160,13 @@ fn replicas(told: &Told) -> Finding {
         )
     } else {
         match (told.replicas, waits) {
+            (0, _) if !told.sees_all => (
+                Level::Note,
+                "not known: this user may not see them (it lacks the right PROCESS)".to_owned(),
+            ),
             (0, _) => (
                 Level::Good,
-                "none that we may see, so no fail-over can lose a lock".to_owned(),
+                "none is connected, so no fail-over can lose a lock".to_owned(),
             ),
             (n, true) => (
                 Level::Note,
@@ -164,13 +197,14 @@ fn clock(told: &Told) -> Finding {
 mod tests {
     use super::*;
 
-    fn told(variables: &[(&str, &str)], replicas: u64) -> Told {
+    fn told(variables: &[(&str, &str)], replicas: usize) -> Told {
         Told {
             variables: variables
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect(),
             replicas,
+            sees_all: true,
             drift: Duration::ZERO,
         }
     }
@@ -183,6 +217,31 @@ mod tests {
             (flush("1"), flush("2"), flush("0")),
             (Level::Good, Level::Unsafe, Level::Unsafe)
         );
+        let logged = |sync| {
+            let variables = [
+                ("innodb_flush_log_at_trx_commit", "1"),
+                ("log_bin", "ON"),
+                ("sync_binlog", sync),
+            ];
+            persistence(&told(&variables, 0)).level
+        };
+        assert_eq!((logged("1"), logged("0")), (Level::Good, Level::Unsafe));
+        let blind = Told {
+            sees_all: false,
+            ..told(&[], 0)
+        };
+        assert_eq!(replicas(&blind).level, Level::Note);
+        for (grant, sees) in [
+            (
+                "GRANT ALL PRIVILEGES ON *.* TO `root`@`%` WITH GRANT OPTION",
+                true,
+            ),
+            ("GRANT SELECT, PROCESS ON *.* TO `a`@`%`", true),
+            ("GRANT USAGE ON *.* TO `a`@`%`", false),
+            ("GRANT ALL PRIVILEGES ON `dlock`.* TO `a`@`%`", false),
+        ] {
+            assert_eq!(shows_threads(grant), sees, "{grant}");
+        }
         let semi = [("rpl_semi_sync_source_enabled", "ON")];
         assert_eq!(replicas(&told(&[], 0)).level, Level::Good);
         assert_eq!(replicas(&told(&[], 2)).level, Level::Unsafe);

@@ -1,12 +1,17 @@
 //! What makes locks in a Redis unsafe: on each master, if there are several.
 
 use std::collections::HashMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlock::BackendUrl;
+use dlock::backend::BackendUrl;
 use dlock_redis::Config;
 use dlock_redis::client::{Client, redis};
 
-use crate::doctor::{Finding, Level, Patient, numbers};
+use crate::doctor::{Finding, Level, Patient, numbers, sentinel};
+use crate::show;
+
+/// Clocks that are kept by a time server are closer.
+const DRIFT: Duration = Duration::from_secs(1);
 
 pub(crate) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let masters = match ask(patient.url).await {
@@ -20,9 +25,11 @@ pub(crate) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
         &|master| replicas(master, waits, cluster),
         &eviction,
         &persistence,
+        &clock,
     ] {
         findings.extend(once(masters.iter().map(|m| (&m.place, look(m))).collect()));
     }
+    findings.extend(sentinel::check(patient.url).await);
     findings
 }
 
@@ -67,6 +74,8 @@ struct Master {
     info: String,
     /// Empty when CONFIG is forbidden, as by managed services.
     settings: HashMap<String, String>,
+    /// How far its clock is from ours, less the trip; `None` when TIME is forbidden.
+    drift: Option<Duration>,
 }
 
 impl Master {
@@ -103,7 +112,44 @@ async fn ask(url: &str) -> dlock::Result<Vec<Master>> {
             }
         }
     }
+    let before = now();
+    let times: Vec<(Option<String>, (u64, u64))> = client
+        .query_masters(&redis::cmd("TIME"))
+        .await
+        .unwrap_or_default();
+    let after = now();
+    for (place, (seconds, micros)) in times {
+        let theirs = Duration::from_secs(seconds) + Duration::from_micros(micros);
+        if let Some(master) = masters.iter_mut().find(|master| master.place == place) {
+            master.drift = Some(before.saturating_sub(theirs) + theirs.saturating_sub(after));
+        }
+    }
     Ok(masters)
+}
+
+fn now() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+}
+
+/// A replica keeps a lease as the moment of its end on the master's clock: when it is promoted, its own clock decides.
+fn clock(master: &Master) -> Finding {
+    let (level, text) = match master.drift {
+        None => (
+            Level::Note,
+            "the server does not tell (TIME is forbidden)".to_owned(),
+        ),
+        Some(drift) if drift > DRIFT => (
+            Level::Note,
+            format!(
+                "{} away from ours; keep the clocks of master and replicas in step: after a fail-over leases end by the new master's",
+                show::short(drift)
+            ),
+        ),
+        Some(_) => (Level::Good, "in step with ours".to_owned()),
+    };
+    Finding::new(level, "clock", text)
 }
 
 async fn settings(client: &Client, key: &str) -> Vec<(Option<String>, HashMap<String, String>)> {
@@ -142,7 +188,8 @@ fn replicas(master: &Master, waits: u32, cluster: bool) -> Finding {
             "replicas",
             "the server does not tell (INFO is forbidden)",
         ),
-        (_, None | Some("0")) => Finding::new(
+        (_, None) => Finding::new(Level::Note, "replicas", "the server does not tell"),
+        (_, Some("0")) => Finding::new(
             Level::Good,
             "replicas",
             "none, so no fail-over can lose a lock",

@@ -1,6 +1,6 @@
 //! What makes locks in a ZooKeeper unsafe.
 
-use dlock::BackendUrl;
+use dlock::backend::BackendUrl;
 use dlock_zk::Config;
 use dlock_zk::client::zookeeper_client::{Client, Permission};
 
@@ -26,6 +26,12 @@ pub(crate) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
             let address = (host.name.as_str(), host.port.unwrap_or(2181));
             findings.extend(server(address, &host.with_port(2181)).await);
         }
+    } else {
+        findings.push(Finding::new(
+            Level::Note,
+            "persistence",
+            "servers are not asked over TLS which version they run and whether they sync their logs",
+        ));
     }
     let limits =
         "its minSessionTimeout and maxSessionTimeout are 2 and 20 ticks unless they are set";

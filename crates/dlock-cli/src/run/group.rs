@@ -2,13 +2,18 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, kill_process_group, test_kill_process_group, wait,
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, test_kill_process_group,
+    wait,
 };
 
-use crate::exit::{self, Failure};
+use crate::exit::{self, End, Failure};
+use crate::run::processes;
+use crate::run::signals;
 use crate::run::terminal::Terminal;
 
 #[derive(Debug)]
@@ -16,15 +21,32 @@ pub(crate) struct Group {
     leader: Pid,
 }
 
+/// The shim waits until its group is known to whoever ends it with us: otherwise what the command starts at once could outlive us. Only
+/// where the kernel ends the shim with us: elsewhere it would wait for ever.
+const WAITS: bool = cfg!(any(
+    target_os = "linux",
+    target_os = "android",
+    target_os = "freebsd"
+));
+
 /// What became of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum News {
-    /// The command has ended, with the code to exit with.
-    Ended(u8),
+    /// The command has ended, and how.
+    Ended(End),
     /// The command was stopped, by this signal.
     Stopped(i32),
     /// Something else that it left behind has ended.
     Other,
+}
+
+/// What is left of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Left {
+    Nobody,
+    Somebody,
+    /// Processes that belong to another user now, as `sudo` starts them: we may not signal them.
+    OutOfReach,
 }
 
 impl Group {
@@ -33,21 +55,30 @@ impl Group {
         command: &[OsString],
         environment: &[(&str, String)],
         terminal: Option<&Terminal>,
+        children_blocked: bool,
     ) -> Result<Self, Failure> {
         // What the command leaves behind becomes our child, so that we see it end.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let _ = rustix::process::set_child_subreaper(Some(getpid()));
         let foreground = terminal.is_some_and(Terminal::is_ours);
+        let unblock = signals::block_cont();
         let mut shim = Command::new(myself());
         shim.arg0("dlock")
             .arg("__exec")
             .arg(format!("--parent={}", getpid().as_raw_nonzero()))
             .args(foreground.then_some("--foreground"))
+            .args(children_blocked.then_some("--block-child"))
+            .args(WAITS.then_some("--wait"))
+            .args(unblock.then_some("--unblock-cont"))
             .arg("--")
             .args(command)
             .envs(environment.iter().map(|(key, value)| (key, value)))
             .process_group(0);
-        let child = shim.spawn().map_err(|error| {
+        let started = shim.spawn();
+        if unblock {
+            signals::unblock_cont();
+        }
+        let child = started.map_err(|error| {
             Failure::new(
                 exit::CANNOT_EXECUTE,
                 format!("cannot start a process: {error}"),
@@ -64,17 +95,24 @@ impl Group {
         Ok(Self { leader })
     }
 
+    /// Lets the command begin.
+    pub(crate) fn begin(&self) {
+        if WAITS {
+            let _ = kill_process(self.leader, Signal::CONT);
+        }
+    }
+
     pub(crate) fn id(&self) -> Pid {
         self.leader
     }
 
-    /// To the whole group; harmless when it is gone.
-    pub(crate) fn send(&self, signal: Signal) {
-        let _ = kill_process_group(self.leader, signal);
+    /// To the whole group; harmless when it is gone. `false` when nobody of it may be signalled by us.
+    pub(crate) fn send(&self, signal: Signal) -> bool {
+        kill_process_group(self.leader, signal) != Err(Errno::PERM)
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
-        test_kill_process_group(self.leader).is_err()
+    pub(crate) fn left(&self) -> Left {
+        left(self.leader)
     }
 
     /// The next thing that happened to a child, without waiting.
@@ -87,18 +125,35 @@ impl Group {
         Some(if let Some(signal) = status.stopping_signal() {
             News::Stopped(signal)
         } else if let Some(signal) = status.terminating_signal() {
-            News::Ended(exit::by_signal(signal))
+            News::Ended(End::Signal(signal))
         } else {
             let code = status.exit_status().unwrap_or_default();
-            News::Ended(u8::try_from(code).unwrap_or(u8::MAX))
+            News::Ended(End::Code(u8::try_from(code).unwrap_or(u8::MAX)))
         })
     }
 }
 
-/// This very program, also when its file was replaced meanwhile.
-pub(crate) fn myself() -> std::path::PathBuf {
-    if cfg!(target_os = "linux") {
-        return "/proc/self/exe".into();
+/// What is left of the group with this id.
+pub(crate) fn left(group: Pid) -> Left {
+    match test_kill_process_group(group) {
+        Err(Errno::PERM) => Left::OutOfReach,
+        Err(_) => Left::Nobody,
+        // Those that have ended can still be signalled until their parent collects them, which may never happen.
+        Ok(()) if processes::all_have_ended(group) => Left::Nobody,
+        Ok(()) => Left::Somebody,
     }
-    std::env::current_exe().unwrap_or_else(|_| "dlock".into())
+}
+
+/// This very program, also when its file was replaced meanwhile.
+pub(crate) fn myself() -> PathBuf {
+    let running = Path::new("/proc/self/exe");
+    if cfg!(target_os = "linux") && running.exists() {
+        return running.to_owned();
+    }
+    // Without /proc: as the caller found it. A name without a slash is looked for in PATH, as the caller did.
+    std::env::current_exe().unwrap_or_else(|_| {
+        std::env::args_os()
+            .next()
+            .map_or_else(|| "dlock".into(), PathBuf::from)
+    })
 }

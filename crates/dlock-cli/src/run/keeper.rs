@@ -1,8 +1,8 @@
 //! A small process that ends the command's whole group when `dlock` is killed. The kernel does that for the command itself (see
-//! the shim), but not for what the command has started.
+//! the shim), but not for what the command has started, and not for a command that runs as another user.
 //!
 //! It holds the reading end of a pipe whose other end only `dlock` has, so it sees its end however that comes. It is no part of
-//! the command's group or of ours, has none of our files open, and no signal but SIGKILL ends it.
+//! the command's group or of ours, has none of our files open but stderr, and no signal but SIGKILL ends it.
 
 use std::io::{BufRead, Write};
 use std::os::unix::process::CommandExt;
@@ -10,10 +10,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::SigSet;
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::exit::{self, Failure};
-use crate::run::group::myself;
+use crate::exit::{self, Failure, say};
+use crate::run::group::{Left, left, myself};
 
 /// Between two looks at a group that was killed, and how many.
 const LOOK: Duration = Duration::from_millis(20);
@@ -34,7 +34,8 @@ impl Keeper {
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            // To tell of those whom it cannot end, when nobody else can tell any more.
+            .stderr(Stdio::inherit())
             .process_group(0)
             .spawn()
             .map_err(|error| {
@@ -75,12 +76,24 @@ pub(crate) fn keep() -> u8 {
     if lines.next().as_deref() == Some(DISMISSED) {
         return 0;
     }
+    let mut found = Left::Somebody;
     for _ in 0..LOOKS {
         let _ = kill_process_group(group, Signal::KILL);
-        if test_kill_process_group(group).is_err() {
+        found = left(group);
+        if found != Left::Somebody {
             break;
         }
         std::thread::sleep(LOOK);
+    }
+    let group = group.as_raw_nonzero();
+    match found {
+        Left::Nobody => {}
+        Left::OutOfReach => say(format_args!(
+            "dlock was killed, and processes of group {group} run as another user: they go on without the lock"
+        )),
+        Left::Somebody => say(format_args!(
+            "dlock was killed, and processes of group {group} do not end: they go on without the lock"
+        )),
     }
     0
 }

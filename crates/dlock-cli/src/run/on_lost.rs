@@ -1,18 +1,43 @@
 //! What `--on-lost` says.
 
+use std::process::{Command, Stdio};
 use std::str::FromStr;
 
 use rustix::process::Signal;
 #[cfg(target_os = "linux")]
 use rustix_libc_wrappers::process::SignalExt;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+use crate::exit::say;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OnLost {
     /// SIGTERM, and SIGKILL before the lock can pass to another.
     Kill,
     /// Only this signal; the command decides.
     Signal(Signal),
+    /// This shell line first, and then as [`Kill`](Self::Kill).
+    Exec(String),
     Ignore,
+}
+
+impl OnLost {
+    /// Whether the command is ended before the lock can pass to another.
+    pub(crate) fn stops(&self) -> bool {
+        matches!(self, Self::Kill | Self::Exec(_))
+    }
+
+    /// Starts the shell line beside the command. Nobody waits for it: the lock's time runs.
+    pub(crate) fn start(line: &str, environment: &[(&str, String)], group: i32) {
+        let started = Command::new("sh")
+            .args(["-c", line])
+            .envs(environment.iter().map(|(key, value)| (key, value)))
+            .env("DLOCK_GROUP", group.to_string())
+            .stdin(Stdio::null())
+            .spawn();
+        if let Err(error) = started {
+            say(format_args!("cannot start the line of --on-lost: {error}"));
+        }
+    }
 }
 
 const NAMES: &[(&str, Signal)] = &[
@@ -39,8 +64,13 @@ impl FromStr for OnLost {
             "ignore" => return Ok(Self::Ignore),
             _ => {}
         }
+        if let Some(line) = text.strip_prefix("exec:").filter(|line| !line.is_empty()) {
+            return Ok(Self::Exec(line.to_owned()));
+        }
         let Some(name) = text.strip_prefix("signal:") else {
-            return Err("write kill, ignore or signal:NAME, for example signal:USR1".to_owned());
+            return Err(
+                "write kill, ignore, exec:LINE or signal:NAME, for example signal:USR1".to_owned(),
+            );
         };
         let upper = name.to_ascii_uppercase();
         let plain = upper.strip_prefix("SIG").unwrap_or(&upper);
@@ -78,6 +108,9 @@ mod tests {
             assert_eq!(text.parse(), Ok(OnLost::Signal(Signal::USR1)), "{text}");
         }
         assert_eq!("kill".parse(), Ok(OnLost::Kill));
+        let line = OnLost::Exec("echo a b".to_owned());
+        assert_eq!("exec:echo a b".parse(), Ok(line));
+        assert!("exec:".parse::<OnLost>().is_err());
         #[cfg(target_os = "linux")]
         {
             assert!(matches!("signal:40".parse(), Ok(OnLost::Signal(s)) if s.as_raw() == 40));

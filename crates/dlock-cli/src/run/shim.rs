@@ -9,7 +9,8 @@ use std::process::Command;
 use clap::Args;
 use rustix::process::getppid;
 
-use crate::exit;
+use crate::exit::{self, say};
+use crate::run::signals;
 use crate::run::terminal::Terminal;
 
 #[derive(Debug, Args)]
@@ -20,6 +21,15 @@ pub(crate) struct ExecArgs {
     /// Take the terminal.
     #[arg(long)]
     foreground: bool,
+    /// Block the signal that tells of children, as it was when dlock was started.
+    #[arg(long)]
+    block_child: bool,
+    /// Wait for SIGCONT before anything runs: somebody has to know of our group first.
+    #[arg(long)]
+    wait: bool,
+    /// Unblock SIGCONT after that.
+    #[arg(long)]
+    unblock_cont: bool,
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -31,17 +41,26 @@ pub(crate) fn become_command(args: &ExecArgs) -> u8 {
     if let Err(error) =
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
     {
-        eprintln!("dlock: cannot tie the command to the lock: {error}");
+        say(format_args!("cannot tie the command to the lock: {error}"));
         return exit::CANNOT_EXECUTE;
     }
     if getppid().map(|pid| pid.as_raw_nonzero().get()) != Some(args.parent) {
         // It died before we asked to be told.
         return exit::by_signal(9);
     }
+    if args.wait {
+        signals::wait_for_cont();
+    }
+    if args.unblock_cont {
+        signals::unblock_cont();
+    }
     if args.foreground
         && let Some(terminal) = Terminal::open()
     {
         terminal.take();
+    }
+    if args.block_child {
+        signals::block_child();
     }
     let Some((program, rest)) = args.command.split_first() else {
         return exit::USAGE;
@@ -49,10 +68,10 @@ pub(crate) fn become_command(args: &ExecArgs) -> u8 {
     let error = Command::new(program).args(rest).exec();
     let shown = program.to_string_lossy();
     if error.kind() == io::ErrorKind::NotFound {
-        eprintln!("dlock: command not found: {shown}");
+        say(format_args!("command not found: {shown}"));
         exit::NOT_FOUND
     } else {
-        eprintln!("dlock: cannot execute {shown}: {error}");
+        say(format_args!("cannot execute {shown}: {error}"));
         exit::CANNOT_EXECUTE
     }
 }

@@ -4,6 +4,7 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
+use nix::sys::signal::{SigSet, Signal as Named};
 use rustix::process::Signal;
 #[cfg(target_os = "linux")]
 use rustix_libc_wrappers::process::SignalExt;
@@ -41,6 +42,11 @@ const CAUGHT: &[Signal] = &[
 
 /// Those that end no program by default.
 const HARMLESS: &[Signal] = &[Signal::CONT, Signal::TSTP, Signal::URG, Signal::WINCH];
+
+/// Whether it ends a program that does nothing about it.
+pub(crate) fn is_deadly(signal: Signal) -> bool {
+    !HARMLESS.contains(&signal)
+}
 
 #[derive(Debug)]
 pub(crate) struct Signals {
@@ -102,7 +108,7 @@ impl Signals {
                 // Caught for the command's sake; now it is for us.
                 let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
             }
-            if !HARMLESS.contains(&signal) {
+            if is_deadly(signal) {
                 return signal.as_raw();
             }
         }
@@ -119,6 +125,43 @@ fn real_time() -> impl Iterator<Item = Signal> {
     all
 }
 
+fn only(signal: Named) -> SigSet {
+    let mut set = SigSet::empty();
+    set.add(signal);
+    set
+}
+
+fn child() -> SigSet {
+    only(Named::SIGCHLD)
+}
+
+/// Blocks SIGCONT, by which the shim is told to go on, before it is started: it inherits that, and the signal waits for it. `true` when
+/// it was not blocked before.
+pub(crate) fn block_cont() -> bool {
+    let before = SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty());
+    !before.contains(Named::SIGCONT) && only(Named::SIGCONT).thread_block().is_ok()
+}
+
+pub(crate) fn unblock_cont() {
+    let _ = only(Named::SIGCONT).thread_unblock();
+}
+
+/// In the shim: waits until it is told.
+pub(crate) fn wait_for_cont() {
+    let _ = only(Named::SIGCONT).wait();
+}
+
+/// A caller may have blocked the signal that tells of children, and we wait for it. `true` when it was blocked.
+pub(crate) fn unblock_child() -> bool {
+    let before = SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty());
+    before.contains(Named::SIGCHLD) && child().thread_unblock().is_ok()
+}
+
+/// For the command, as its caller wanted it.
+pub(crate) fn block_child() {
+    let _ = child().thread_block();
+}
+
 /// A bit for each signal that we were told to ignore.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -126,5 +169,21 @@ fn ignored() -> u64 {
         .lines()
         .find_map(|line| line.strip_prefix("SigIgn:"))
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
+        .unwrap_or_else(ignored_by_trial)
+}
+
+/// Without `/proc`: a child inherits what is ignored, so one that survives a signal to itself tells.
+fn ignored_by_trial() -> u64 {
+    let deadly = CAUGHT.iter().filter(|signal| !HARMLESS.contains(signal));
+    deadly
+        .map(|signal| signal.as_raw())
+        .filter(|number| {
+            let trial = std::process::Command::new("sh")
+                // No core for the sake of a question.
+                .args(["-c", "ulimit -c 0; kill -$0 $$; exit 0"])
+                .arg(number.to_string())
+                .status();
+            trial.is_ok_and(|status| status.success())
+        })
+        .fold(0, |mask, number| mask | 1 << (number - 1))
 }

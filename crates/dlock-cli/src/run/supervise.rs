@@ -6,7 +6,8 @@ use dlock::{Guard, LossReason};
 use rustix::process::{Signal, kill_current_process_group};
 use tokio::time::Instant;
 
-use crate::run::group::{Group, News};
+use crate::exit::{End, say};
+use crate::run::group::{Group, Left, News};
 use crate::run::on_lost::OnLost;
 use crate::run::signals::{Event, Signals};
 use crate::run::terminal::{Terminal, has_job_control};
@@ -18,7 +19,7 @@ const LONGEST_NAP: Duration = Duration::from_secs(1);
 /// SIGKILL works at once, but the kernel needs a moment to end a large process.
 const MARGIN: Duration = Duration::from_millis(100);
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Limits {
     pub(crate) on_lost: OnLost,
     /// Between SIGTERM and SIGKILL.
@@ -28,54 +29,81 @@ pub(crate) struct Limits {
 }
 
 #[derive(Debug)]
-pub(crate) enum Ended {
-    Normally { code: u8 },
-    Lost { why: String },
+pub(crate) struct Ended {
+    /// How the command ended.
+    pub(crate) end: End,
+    /// Why the lock was lost, if it was.
+    pub(crate) lost: Option<String>,
+    /// The signals that we were sent ourselves, and passed on.
+    pub(crate) passed_on: Vec<Signal>,
+}
+
+/// What we have done to end the command. It only moves down this list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nothing.
+    Running,
+    /// The lock is about to end or has ended, and `--on-lost` left the command running.
+    Told,
+    /// SIGTERM was sent, unless there was no time for it; SIGKILL is due then, and again and again until nobody is left.
+    Stopping { kill_at: Instant },
 }
 
 struct Watch<'a> {
     group: &'a Group,
     guard: &'a Guard,
-    limits: Limits,
+    limits: &'a Limits,
     terminal: Option<&'a Terminal>,
-    /// The command's exit code, once it has ended.
-    code: Option<u8>,
-    /// When SIGKILL is due.
-    kill_at: Option<Instant>,
-    /// `--on-lost` has been done.
-    told: bool,
+    environment: &'a [(&'a str, String)],
+    stage: Stage,
+    /// How the command itself ended; what it started may go on.
+    end: Option<End>,
     lost: Option<String>,
+    passed_on: Vec<Signal>,
+    /// It was said that we may not signal what is left.
+    out_of_reach: bool,
 }
 
 pub(crate) async fn supervise(
     group: &Group,
     guard: &Guard,
-    limits: Limits,
+    limits: &Limits,
     signals: &mut Signals,
     terminal: Option<&Terminal>,
+    environment: &[(&str, String)],
 ) -> Ended {
     let mut watch = Watch {
         group,
         guard,
         limits,
         terminal,
-        code: None,
-        kill_at: None,
-        told: false,
+        environment,
+        stage: Stage::Running,
+        end: None,
         lost: None,
+        passed_on: Vec::new(),
+        out_of_reach: false,
     };
     let loss = guard.loss_signal();
     loop {
         watch.take_news();
         watch.mind_the_lock();
         watch.mind_the_killing();
-        if let Some(code) = watch.code
-            && group.is_gone()
-        {
-            return match watch.lost {
-                Some(why) => Ended::Lost { why },
-                None => Ended::Normally { code },
-            };
+        if let Some(end) = watch.end {
+            match group.left() {
+                Left::Nobody => {
+                    let Watch {
+                        lost, passed_on, ..
+                    } = watch;
+                    return Ended {
+                        end,
+                        lost,
+                        passed_on,
+                    };
+                }
+                Left::OutOfReach => watch.say_out_of_reach(),
+                Left::Somebody => {}
+            }
         }
         let nap = watch.nap();
         tokio::select! {
@@ -100,24 +128,25 @@ async fn sleep(nap: Option<Duration>) {
 impl Watch<'_> {
     /// How long nothing has to be done, if nothing happens.
     fn nap(&self) -> Option<Duration> {
-        let kill = self
-            .kill_at
-            .map(|at| at.saturating_duration_since(Instant::now()));
-        let look = (self.code.is_some() || self.kill_at.is_some()).then_some(LOOK);
+        let kill = match self.stage {
+            Stage::Stopping { kill_at } => Some(kill_at.saturating_duration_since(Instant::now())),
+            Stage::Running | Stage::Told => None,
+        };
+        let look = (self.end.is_some() || kill.is_some()).then_some(LOOK);
         let end = self.guard.remaining().map(|left| {
             let left = left.saturating_sub(self.limits.before_end);
             left.clamp(Duration::from_millis(1), LONGEST_NAP)
         });
-        let end = end.filter(|_| !self.told && self.lost.is_none());
+        let end = end.filter(|_| self.stage == Stage::Running && self.lost.is_none());
         [kill, look, end].into_iter().flatten().min()
     }
 
     fn take_news(&mut self) {
         while let Some(news) = self.group.news() {
             match news {
-                News::Ended(code) => {
-                    self.code = Some(code);
-                    if !self.group.is_gone() {
+                News::Ended(end) => {
+                    self.end = Some(end);
+                    if self.group.left() != Left::Nobody {
                         // What is left would go on without the lock.
                         self.stop(self.limits.grace);
                     }
@@ -139,20 +168,51 @@ impl Watch<'_> {
             _ => grace,
         };
         let at = Instant::now() + grace;
-        if self.kill_at.is_none() && !grace.is_zero() {
-            self.group.send(Signal::TERM);
-            // A stopped process gets its signals when it goes on.
-            self.group.send(Signal::CONT);
-        }
-        self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
+        let kill_at = match self.stage {
+            Stage::Stopping { kill_at } => kill_at.min(at),
+            Stage::Running | Stage::Told => {
+                if !grace.is_zero() {
+                    self.send(Signal::TERM);
+                    // A stopped process gets its signals when it goes on.
+                    self.send(Signal::CONT);
+                }
+                at
+            }
+        };
+        self.stage = Stage::Stopping { kill_at };
     }
 
     fn mind_the_killing(&mut self) {
-        if self.kill_at.is_some_and(|at| at <= Instant::now()) {
-            self.group.send(Signal::KILL);
+        if let Stage::Stopping { kill_at } = self.stage
+            && kill_at <= Instant::now()
+        {
+            self.send(Signal::KILL);
             // Again, in case somebody was being forked just then.
-            self.kill_at = Some(Instant::now() + LOOK);
+            let kill_at = Instant::now() + LOOK;
+            self.stage = Stage::Stopping { kill_at };
         }
+    }
+
+    /// A signal of our own making.
+    fn send(&mut self, signal: Signal) {
+        if !self.group.send(signal) {
+            self.say_out_of_reach();
+        }
+    }
+
+    fn say_out_of_reach(&mut self) {
+        if std::mem::replace(&mut self.out_of_reach, true) {
+            return;
+        }
+        let group = self.group.id().as_raw_nonzero();
+        let what = if self.lost.is_some() {
+            "it goes on though the lock is lost"
+        } else {
+            "the lock is kept until it has ended"
+        };
+        say(format_args!(
+            "what is left of the command (process group {group}) runs as another user and cannot be ended by dlock: {what}"
+        ));
     }
 
     /// The lock is about to end, and nothing has renewed it.
@@ -160,10 +220,10 @@ impl Watch<'_> {
         let Some(left) = self.guard.remaining() else {
             return;
         };
-        if self.told || self.lost.is_some() || left > self.limits.before_end {
+        if self.stage != Stage::Running || self.lost.is_some() || left > self.limits.before_end {
             return;
         }
-        if self.limits.on_lost == OnLost::Kill && self.code.is_none() {
+        if self.limits.on_lost.stops() && self.end.is_none() {
             self.lost = Some("its time was running out, so the command was stopped".to_owned());
         }
         self.tell(left);
@@ -181,22 +241,38 @@ impl Watch<'_> {
     }
 
     fn tell(&mut self, grace: Duration) {
-        if self.told || self.code.is_some() {
+        if self.stage == Stage::Told || self.end.is_some() {
             return;
         }
-        self.told = true;
-        match self.limits.on_lost {
-            OnLost::Kill => self.stop(grace.min(self.limits.grace)),
-            OnLost::Signal(signal) => self.group.send(signal),
-            OnLost::Ignore => {}
+        let grace = grace.min(self.limits.grace);
+        match &self.limits.on_lost {
+            OnLost::Kill => self.stop(grace),
+            OnLost::Exec(line) => {
+                if self.stage == Stage::Running {
+                    let group = self.group.id().as_raw_nonzero().get();
+                    OnLost::start(line, self.environment, group);
+                }
+                self.stop(grace);
+            }
+            OnLost::Signal(signal) => {
+                self.stage = Stage::Told;
+                self.send(*signal);
+            }
+            OnLost::Ignore => self.stage = Stage::Told,
         }
     }
 
     fn pass_on(&mut self, signal: Signal) {
         if signal == Signal::CONT {
             self.go_on();
-        } else {
-            self.group.send(signal);
+            return;
+        }
+        self.passed_on.push(signal);
+        if !self.group.send(signal) {
+            say(format_args!(
+                "signal {} cannot be passed on: the command runs as another user",
+                signal.as_raw()
+            ));
         }
     }
 

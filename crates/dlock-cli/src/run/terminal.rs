@@ -51,11 +51,13 @@ impl Terminal {
         }
     }
 
-    /// Takes it back from a group that has it, dead or alive.
-    pub(crate) fn take_back(&self, group: Pid) {
-        if tcgetpgrp(&self.tty).is_ok_and(|owner| owner == group) {
+    /// Takes it back from a group that has it, dead or alive. `true` when it had it.
+    pub(crate) fn take_back(&self, group: Pid) -> bool {
+        let had_it = tcgetpgrp(&self.tty).is_ok_and(|owner| owner == group);
+        if had_it {
             self.take();
         }
+        had_it
     }
 }
 

@@ -9,6 +9,7 @@
 )]
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -50,7 +51,7 @@ impl World {
     }
 
     pub(crate) fn dlock<A: AsRef<std::ffi::OsStr>>(&self, args: &[A]) -> Command {
-        let mut command = Command::new(binary());
+        let mut command = fresh(binary());
         command
             .args(args)
             .env("DLOCK_URL", self.url())
@@ -85,6 +86,14 @@ impl World {
         let info = self.json(&["inspect", "--json", name]);
         info["waiters"].as_array().unwrap().len()
     }
+}
+
+/// A program that ignores and blocks no signal, whatever the tests themselves were started with: by nohup, in the background of a
+/// script. The program has the process id of what is started.
+pub(crate) fn fresh(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal").arg(program);
+    command
 }
 
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
@@ -154,6 +163,7 @@ pub(crate) fn binary() -> &'static str {
 pub(crate) struct Running {
     pub(crate) child: Child,
     lines: Receiver<String>,
+    complaints: Receiver<String>,
 }
 
 impl Running {
@@ -163,14 +173,13 @@ impl Running {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let (tell, lines) = channel();
-        let out = child.stdout.take().unwrap();
-        std::thread::spawn(move || {
-            for line in BufReader::new(out).lines().map_while(Result::ok) {
-                let _ = tell.send(line);
-            }
-        });
-        Self { child, lines }
+        let said = lines(child.stdout.take().unwrap());
+        let complaints = lines(child.stderr.take().unwrap());
+        Self {
+            child,
+            lines: said,
+            complaints,
+        }
     }
 
     pub(crate) fn pid(&self) -> Pid {
@@ -182,6 +191,12 @@ impl Running {
         self.lines
             .recv_timeout(LIMIT)
             .expect("the program printed nothing")
+    }
+
+    /// Reads until nothing comes for a while, and tells how many lines did.
+    pub(crate) fn wait_for_silence(&self) -> usize {
+        let quiet = Duration::from_millis(300);
+        std::iter::from_fn(|| self.lines.recv_timeout(quiet).ok()).count()
     }
 
     pub(crate) fn expect(&self, expected: &str) {
@@ -213,13 +228,34 @@ impl Running {
         status.code().unwrap_or_else(|| panic!("{status}"))
     }
 
-    pub(crate) fn stderr(&mut self) -> String {
-        let mut text = String::new();
-        if let Some(err) = self.child.stderr.as_mut() {
-            err.read_to_string(&mut text).unwrap();
-        }
-        text
+    /// The signal that ended it.
+    pub(crate) fn signal(&mut self) -> i32 {
+        let status = self.wait();
+        status.signal().unwrap_or_else(|| panic!("{status}"))
     }
+
+    /// The next line on stderr, while the program goes on.
+    pub(crate) fn stderr_line(&self) -> String {
+        let line = self.complaints.recv_timeout(LIMIT);
+        line.expect("the program said nothing")
+    }
+
+    /// The rest of stderr.
+    pub(crate) fn stderr(&self) -> String {
+        let lines = self.complaints.iter();
+        lines.map(|line| line + "\n").collect()
+    }
+}
+
+/// The lines of a pipe, as they come.
+fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (tell, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            let _ = tell.send(line);
+        }
+    });
+    lines
 }
 
 impl Drop for Running {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Attempt, Capability, Mode, Released, Renewal, Result};
+use dlock_core::backend::{Attempt, Renewal};
+use dlock_core::{Capability, Mode, Released, Result};
 
 use crate::World;
 use crate::case::case_list;

@@ -58,7 +58,7 @@ async fn holder_whose_runtime_ends_frees_lock_within_lease(world: World) -> Resu
         .outside(move || {
             let runtime = runtime();
             let guard = runtime.block_on(async {
-                let locks = inner.client_with(inner.short()).await?;
+                let locks = inner.mortal_client(inner.short()).await?;
                 locks.mutex(&of)?.lock().await
             });
             drop(runtime);

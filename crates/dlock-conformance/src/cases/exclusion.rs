@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use dlock_core::backend::Attempt;
 use dlock_core::{
-    Attempt, Capability, ErrorKind, Fairness, Locks, LossReason, Mode, MultiLock, Order, Owner,
-    Released, Result,
+    Capability, ErrorKind, Fairness, Locks, LossReason, Mode, MultiLock, Order, Owner, Released,
+    Result,
 };
 use futures::future::try_join_all;
 use tokio::sync::Barrier;

@@ -92,7 +92,7 @@ async fn is_held_is_right_while_the_runtime_is_blocked(world: World) -> Result<(
     world
         .outside(move || {
             runtime().block_on(async {
-                let locks = inner.client_with(inner.short()).await?;
+                let locks = inner.mortal_client(inner.short()).await?;
                 let guard = locks.mutex(inner.name())?.lock().await?;
                 assert!(guard.is_held());
                 let signal = guard.loss_signal();

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Attempt, Capability, Guard, Mode, Released, Result};
+use dlock_core::backend::Attempt;
+use dlock_core::{Capability, Guard, Mode, Released, Result};
 
 use super::exclusion::Resource;
 use crate::case::case_list;

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use dlock_core::{
-    Attempt, Backend, Capability, Lease, LossReason, Mode, Released, Renewal, Request, Result,
-};
+use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::{Capability, LossReason, Mode, Released, Result};
 
 use crate::case::case_list;
 use crate::{Need, World};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use dlock_core::{Attempt, Guard, Mode, Result};
+use dlock_core::backend::Attempt;
+use dlock_core::{Guard, Mode, Result};
 
 use crate::case::case_list;
 use crate::{Ability, Need, World};

@@ -6,10 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlock_conformance::async_trait;
-use dlock_core::{
-    Attempt, AttemptId, Backend, Busy, ErrorKind, Lease, Mode, Moment, Name, Released, Request,
-    Result,
-};
+use dlock_core::backend::{Attempt, AttemptId, Backend, Busy, Lease, Request};
+use dlock_core::{ErrorKind, Mode, Moment, Name, Released, Result};
 
 use super::{Client, Defect};
 

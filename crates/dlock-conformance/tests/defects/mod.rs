@@ -16,9 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, Timings, async_trait};
-use dlock_core::{
-    Attempt, Backend, Capabilities, Lease, LockInfo, Name, Released, Renewal, Request, Result,
-};
+use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::{Capabilities, LockInfo, Name, Released, Result};
 use dlock_memory::{Control, MemoryBackend};
 
 /// What is wrong with a store; everything that is not overridden is right. One value for all clients of a store.

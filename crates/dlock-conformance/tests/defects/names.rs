@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlock_conformance::async_trait;
-use dlock_core::{
-    Attempt, AttemptId, Backend, Lease, LockInfo, Name, Released, Renewal, Request, Result,
-};
+use dlock_core::backend::{Attempt, AttemptId, Backend, Lease, Renewal, Request};
+use dlock_core::{LockInfo, Name, Released, Result};
 
 use super::{Client, Defect};
 

@@ -4,10 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlock_conformance::async_trait;
-use dlock_core::{
-    Attempt, AttemptId, Backend, Capabilities, Fairness, Lease, LockInfo, Name, Released, Request,
-    Result, WaiterInfo,
-};
+use dlock_core::backend::{Attempt, AttemptId, Backend, Lease, Request};
+use dlock_core::{Capabilities, Fairness, LockInfo, Name, Released, Result, WaiterInfo};
 use tokio::sync::Notify;
 
 use super::{Client, Defect};

@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlock_conformance::async_trait;
-use dlock_core::{
-    Attempt, Backend, Lease, LossReason, Mode, Released, Renewal, Request, Result, SystemClock,
-};
+use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::{LossReason, Mode, Released, Result, SystemClock};
 
 use super::{Client, Defect};
 
@@ -188,7 +187,7 @@ impl Defect for DowngradeDoesNothing {
 
 /// A downgrade frees the lock and then takes it again.
 #[derive(Debug, Default)]
-pub(crate) struct DowngradeHasAGap(Mutex<HashMap<dlock_core::AttemptId, Lease>>);
+pub(crate) struct DowngradeHasAGap(Mutex<HashMap<dlock_core::backend::AttemptId, Lease>>);
 
 #[async_trait]
 impl Defect for DowngradeHasAGap {

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub(crate) mod shards;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +42,31 @@ impl World {
             .build()
             .unwrap();
         (locks, control)
+    }
+
+    /// A client whose `far:` names can be put out of reach.
+    pub(crate) fn shards(
+        &self,
+        settings: Settings,
+        renewal: Duration,
+    ) -> (Locks, Arc<shards::Shards>) {
+        let backend = shards::Shards::new(self.backend.another_client(), renewal);
+        let locks = Locks::builder(backend.clone())
+            .clock(self.clock.clone())
+            .settings(settings)
+            .build()
+            .unwrap();
+        (locks, backend)
+    }
+
+    /// A client that knows the store under another name.
+    pub(crate) fn known_as(&self, identity: &str) -> Locks {
+        let store = self.backend.another_client();
+        let backend = shards::Shards::known_as(identity.to_owned(), store, Duration::ZERO);
+        Locks::builder(backend)
+            .clock(self.clock.clone())
+            .build()
+            .unwrap()
     }
 
     /// Waits until nobody holds `name`, and fails if that takes more than a second of the clock.

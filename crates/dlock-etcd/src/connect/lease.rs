@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use etcd_client::{Client, LeaseGrantOptions, LeaseTimeToLiveOptions};
+use etcd_client::{Client, LeaseGrantOptions, LeaseTimeToLiveOptions, ResponseHeader};
 
 use super::Link;
-use crate::error::Trouble;
+use crate::error::{Cause, Trouble};
 
 impl Link {
     /// Grants a lease with this id, and tells how long it lasts.
@@ -27,7 +27,7 @@ impl Link {
                 u64::try_from(told.value.ttl()).unwrap_or_default(),
             )),
             // An earlier try was carried out: the lease has our id.
-            Err(trouble) if trouble.lease_exists => self.lasts(id).await,
+            Err(trouble) if trouble.cause == Cause::LeaseExists => self.lasts(id).await,
             Err(trouble) => Err(trouble),
         }
     }
@@ -45,8 +45,9 @@ impl Link {
     }
 
     /// One sign of life for a lease.
-    pub(crate) async fn keep_alive(&self, id: i64) -> Result<(), Trouble> {
-        self.call(None, Client::lease_client, |mut leases| async move {
+    pub(crate) async fn keep_alive(&self, id: i64, limit: Duration) -> Result<(), Trouble> {
+        let limit = limit.min(self.answer_timeout);
+        self.call(Some(limit), Client::lease_client, |mut leases| async move {
             // The stream's first answer belongs to this request; the stream ends with this block.
             leases.keep_alive(id).await.map(drop)
         })
@@ -55,13 +56,24 @@ impl Link {
     }
 
     /// The keys that hang on a lease; `None` when it has ended.
-    pub(crate) async fn keys_of(&self, id: i64) -> Result<Option<Vec<Vec<u8>>>, Trouble> {
+    pub(crate) async fn keys_of(
+        &self,
+        id: i64,
+        limit: Duration,
+    ) -> Result<Option<Vec<Vec<u8>>>, Trouble> {
+        let limit = limit.min(self.answer_timeout);
+        let known = self.newest_revision();
         let told = self
-            .call(None, Client::lease_client, |mut leases| async move {
+            .call(Some(limit), Client::lease_client, |mut leases| async move {
                 let options = LeaseTimeToLiveOptions::new().with_keys();
                 leases.time_to_live(id, Some(options)).await
             })
             .await?;
+        // The server's own revision: it may lag behind, or the store is an old copy.
+        let revision = told.value.header().map_or(0, ResponseHeader::revision);
+        if revision < known {
+            self.suspect();
+        }
         let lives = told.value.ttl() > 0;
         Ok(lives.then(|| told.value.keys().to_vec()))
     }

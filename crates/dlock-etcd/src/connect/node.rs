@@ -89,7 +89,9 @@ pub(crate) fn options(config: &Config) -> Result<ConnectOptions, Trouble> {
     let mut options = ConnectOptions::new()
         .with_connect_timeout(config.connect_timeout)
         .with_keep_alive(PING_EVERY, config.answer_timeout)
-        .with_keep_alive_while_idle(false);
+        .with_keep_alive_while_idle(false)
+        // A member that has lost its leader ends the streams of who asks for this: a watch there would be silent for ever.
+        .with_require_leader(true);
     if let Some((user, password)) = &config.login {
         options = options
             .with_user(user, password)

@@ -122,13 +122,48 @@ impl Watch {
         }
     }
 
-    /// A server that lags behind tells of what was known before: of an earlier entry with the same key, for example.
+    /// From now on only what happened after this revision is news.
+    pub(crate) fn knows(&mut self, seen: i64) {
+        self.seen = seen;
+    }
+
     fn read(&self, message: &WatchResponse) -> Option<Seen> {
-        let mut events = message.events().iter().filter_map(|event| event.kv());
-        let news = events.find(|kv| kv.mod_revision() > self.seen)?;
-        Some(Seen {
-            own: news.key() == self.own,
-            revision: news.mod_revision(),
-        })
+        let events = message.events().iter().filter_map(|event| event.kv());
+        let events = events.map(|kv| (kv.key(), kv.mod_revision()));
+        first_news(self.seen, &self.own, events)
+    }
+}
+
+/// The first event that was not known before. A server that lags behind also tells of what was: of the end of an earlier entry with the
+/// same key, for example, and whoever took that for the end of the holder would be a second one.
+fn first_news<'a>(
+    seen: i64,
+    own: &[u8],
+    events: impl IntoIterator<Item = (&'a [u8], i64)>,
+) -> Option<Seen> {
+    let mut events = events.into_iter();
+    let (key, revision) = events.find(|(_, revision)| *revision > seen)?;
+    Some(Seen {
+        own: key == own,
+        revision,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_an_earlier_entry_with_the_same_key_is_no_news() {
+        let event = |key: &'static str, revision| (key.as_bytes(), revision);
+        assert_eq!(first_news(7, b"own", [event("a", 6), event("a", 7)]), None);
+        let seen = first_news(7, b"own", [event("own", 6), event("a", 8), event("own", 9)]);
+        let expected = Seen {
+            own: false,
+            revision: 8,
+        };
+        assert_eq!(seen, Some(expected));
+        let seen = first_news(7, b"own", [event("own", 8), event("a", 9)]);
+        assert!(seen.is_some_and(|seen| seen.own));
     }
 }

@@ -1,11 +1,11 @@
 //! Our transactions in the client's words, and its answers in ours.
 
 use etcd_client::{
-    Compare, CompareOp, DeleteOptions, GetOptions, PutOptions, SortOrder, SortTarget,
+    Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, PutOptions, SortOrder, SortTarget,
     Txn as ClientTxn, TxnOp, TxnOpResponse, TxnResponse,
 };
 
-use crate::txn::{Answer, Order, Range, Row, Step, Txn, When};
+use crate::txn::{Answer, Found, Order, Query, Range, Row, Step, Txn, Want, When};
 
 pub(super) fn to_client(txn: &Txn) -> ClientTxn {
     let mut when = Vec::with_capacity(txn.when.len() + 1);
@@ -64,23 +64,8 @@ fn operation(step: &Step, local: bool) -> TxnOp {
             TxnOp::put(key.clone(), value.clone(), Some(options))
         }
         Step::Delete(key) => TxnOp::delete(key.clone(), Some(DeleteOptions::new())),
-        Step::Get(query) => {
-            let order = match query.order {
-                Order::OldestFirst => SortOrder::Ascend,
-                Order::NewestFirst => SortOrder::Descend,
-            };
-            let mut options = GetOptions::new()
-                .with_sort(SortTarget::Create, order)
-                .with_limit(query.limit);
-            if !query.range.end.is_empty() {
-                options = options.with_range(query.range.end.clone());
-            }
-            if query.before > 0 {
-                options = options.with_max_create_revision(query.before - 1);
-            }
-            if !query.with_values {
-                options = options.with_keys_only();
-            }
+        Step::Get(_, query) => {
+            let mut options = get_options(query);
             if local {
                 options = options.with_serializable();
             }
@@ -89,28 +74,58 @@ fn operation(step: &Step, local: bool) -> TxnOp {
     }
 }
 
-pub(super) fn answer(response: TxnResponse) -> Answer {
+fn get_options(query: &Query) -> GetOptions {
+    let order = match query.order {
+        Order::OldestFirst => SortOrder::Ascend,
+        Order::NewestFirst => SortOrder::Descend,
+    };
+    let mut options = GetOptions::new()
+        .with_sort(SortTarget::Create, order)
+        .with_limit(query.limit);
+    if !query.range.end.is_empty() {
+        options = options.with_range(query.range.end.clone());
+    }
+    if query.before > 0 {
+        options = options.with_max_create_revision(query.before - 1);
+    }
+    match query.want {
+        Want::All => options,
+        Want::Keys => options.with_keys_only(),
+        Want::Count => options.with_count_only(),
+    }
+}
+
+pub(super) fn row(kv: KeyValue) -> Row {
+    let (created, modified, lease) = (kv.create_revision(), kv.mod_revision(), kv.lease());
+    let (key, value) = kv.into_key_value();
+    Row {
+        key,
+        value,
+        created,
+        modified,
+        lease,
+    }
+}
+
+/// The store answers in the order of the steps; from here on an answer has the name of its question.
+pub(super) fn answer(txn: &Txn, response: TxnResponse) -> Answer {
     let mut answer = Answer {
         succeeded: response.succeeded(),
         revision: response.header().map_or(0, |header| header.revision()),
         ..Answer::default()
     };
-    for part in response.op_responses() {
-        match part {
-            TxnOpResponse::Get(mut get) => {
-                let rows = get.take_kvs().into_iter().map(|kv| {
-                    let (created, lease) = (kv.create_revision(), kv.lease());
-                    let (key, value) = kv.into_key_value();
-                    Row {
-                        key,
-                        value,
-                        created,
-                        lease,
-                    }
-                });
-                answer.found.push(rows.collect());
-            }
-            TxnOpResponse::Put(_) | TxnOpResponse::Delete(_) | TxnOpResponse::Txn(_) => {}
+    let steps = if answer.succeeded {
+        &txn.then
+    } else {
+        &txn.or_else
+    };
+    for (step, part) in steps.iter().zip(response.op_responses()) {
+        if let (Step::Get(about, _), TxnOpResponse::Get(mut get)) = (step, part) {
+            answer.found.push(Found {
+                about: *about,
+                total: get.count(),
+                rows: get.take_kvs().into_iter().map(row).collect(),
+            });
         }
     }
     answer

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Attempt, Busy, ErrorKind, Lease, Moment, Request};
+use dlock_core::backend::{Attempt, Busy, Lease, Request};
+use dlock_core::{ErrorKind, Moment};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::kind::Grab;
+use super::kind::{Grab, Proof};
 use super::line::Line;
 use super::mark::{Mark, Peek, Place, Seen, claim_args, place_args};
 use super::{CarriedLocks, Carrier, Seat, Seated, undo, within};
@@ -119,7 +120,7 @@ impl CarriedLocks {
                 // It may have died while nobody used it, and must not be in our own way.
                 Err(trouble) if is_spare && trouble.broken => {
                     self.end(line, limit).await?;
-                    wire = Wire::open(&self.config, &self.setup).await?;
+                    wire = Wire::open_carrying(&self.config, &self.setup).await?;
                     is_spare = false;
                 }
                 Err(trouble) => return Err(trouble),
@@ -147,7 +148,8 @@ impl CarriedLocks {
                 Next::Claim(place) => {
                     let attempt = granted.request.attempt();
                     let valid = self.config.session_validity;
-                    let args = claim_args(&attempt, valid, granted.line.id, place);
+                    let label = granted.request.label();
+                    let args = claim_args(&attempt, valid, granted.line.key, label, place);
                     let (wire, sql) = (&mut granted.wire, &self.kind.marks.claim);
                     let claim = self.kind.write(wire, &self.link, sql, &args, limit);
                     if within(limit, claim).await? == 1 {
@@ -227,8 +229,12 @@ impl CarriedLocks {
     async fn again(&self, request: &Request, carrier: &Carrier) -> Result<Attempt, Trouble> {
         let proved = request.now();
         let mut seated = carrier.seated.lock().await;
-        within(self.limit(request), seated.wire.ping()).await?;
-        Ok(Attempt::Held(lease(request, proved, carrier.mark)))
+        let held = lease(request, proved, carrier.mark);
+        let proof = self.kind.prove(&mut seated.wire, &held, carrier.mark);
+        match within(self.limit(request), proof).await? {
+            Proof::Holds => Ok(Attempt::Held(held)),
+            _ => Err(Trouble::gone()),
+        }
     }
 
     fn limit(&self, request: &Request) -> Duration {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dlock_core::backend::Lease;
 use dlock_core::{ErrorKind, Name};
 
 use super::mark::{Mark, Marks, Peek, Seen};
@@ -9,10 +10,13 @@ use crate::config::{Config, LockMode};
 use crate::connect::{Answer, Arg, Job, Link, Wire};
 use crate::error::Trouble;
 use crate::key::advisory;
-use crate::schema::statement;
+use crate::schema::{quoted, statement};
+use crate::server::{Scope, is_off};
 
-/// A wait at the server ends after this time, and is begun again.
+/// A wait for a named lock ends after this time, and is begun again. A server that waits so notices when the waiter's connection ends.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+/// The same for a row lock, where it does not notice: a waiter that died stays in the queue for this long.
+const LONGEST_ROW_WAIT: Duration = Duration::from_secs(4);
 /// A row can be made by others at the same time, but is never removed.
 const FIRST_USES: usize = 3;
 /// NOWAIT, as MariaDB calls it.
@@ -31,9 +35,14 @@ pub(super) struct Kind {
 #[derive(Debug)]
 enum How {
     /// A row that is locked by a transaction. What is written in it is undone with it, unless it is its last word.
-    Row { grab: String, grab_now: String },
+    Row {
+        grab: String,
+        grab_now: String,
+        prove: String,
+    },
     Named {
         grab: String,
+        prove: String,
         prefix: String,
         database: String,
     },
@@ -47,18 +56,30 @@ pub(super) enum Grab {
     Granted(Peek),
 }
 
+/// The answer to the question whether a hold is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Proof {
+    Holds,
+    /// The connection has not got the lock, or somebody else had it for a moment; the mark may still be ours.
+    Disturbed,
+    /// The mark is not ours: another one holds, or somebody has broken it.
+    Gone,
+}
+
 impl Kind {
-    pub(super) fn new(config: &Config) -> Self {
+    /// `scope` is the database, as the server tells it apart from others.
+    pub(super) fn new(config: &Config, scope: &Scope, writable: &str) -> Self {
         let prefix = &config.table_prefix;
-        let marks = format!("{prefix}{}_marks", config.mode);
+        let marks = quoted(&format!("{prefix}{}_marks", config.mode));
         let one = |sql: &str| statement(sql, prefix).replace("{marks}", &marks);
         let first_use;
         let how = if config.mode == LockMode::Advisory {
             first_use = one(include_str!("../sql/advisory_first_use.sql"));
             How::Named {
                 grab: one(include_str!("../sql/advisory_grab.sql")),
-                prefix: prefix.clone(),
-                database: config.database.clone(),
+                prove: one(include_str!("../sql/advisory_prove.sql")),
+                prefix: scope.prefix.clone(),
+                database: scope.database.clone(),
             }
         } else {
             first_use = one(include_str!("../sql/session_first_use.sql"));
@@ -66,10 +87,11 @@ impl Kind {
             How::Row {
                 grab_now: format!("{grab} NOWAIT"),
                 grab,
+                prove: one(include_str!("../sql/session_prove.sql")),
             }
         };
         Self {
-            marks: Marks::new(prefix, &marks),
+            marks: Marks::new(prefix, &marks, writable),
             first_use,
             how,
         }
@@ -77,7 +99,7 @@ impl Kind {
 
     /// What a carrying session needs beyond what all have.
     pub(super) fn setup(&self) -> String {
-        let seconds = LONGEST_WAIT.as_secs();
+        let seconds = LONGEST_ROW_WAIT.as_secs();
         match self.how {
             // Every statement is part of a transaction, which a commit ends, and sees what was committed before it began.
             How::Row { .. } => format!(
@@ -103,6 +125,7 @@ impl Kind {
                 grab,
                 prefix,
                 database,
+                ..
             } => {
                 let key = advisory(prefix, database, name);
                 let seconds = if wait { LONGEST_WAIT.as_secs() } else { 0 };
@@ -111,7 +134,10 @@ impl Kind {
                 loop {
                     let answer = wire.exec(grab, &args).await?;
                     match answer.first_number() {
-                        Some(1) => return Ok(Grab::Granted(peek(&answer, 1))),
+                        Some(1) => {
+                            check_writable(&answer, 2)?;
+                            return Ok(Grab::Granted(peek(&answer, 1)));
+                        }
                         Some(_) if wait => {}
                         Some(_) => return Ok(Grab::Busy),
                         // Out of memory, or the waiter was killed.
@@ -150,6 +176,7 @@ impl Kind {
             };
             match answer {
                 Ok(answer) if !answer.rows.is_empty() => {
+                    check_writable(&answer, 1)?;
                     return Ok(Grab::Granted(peek(&answer, 0)));
                 }
                 // At READ COMMITTED what is not there is not locked either.
@@ -163,6 +190,50 @@ impl Kind {
         Err(Trouble::strange(
             "that the lock's row was removed again and again",
         ))
+    }
+
+    /// Asks, in one trip, whether the connection has the lock on a server that takes writes, and whether the mark is ours. A sign of life of
+    /// the connection would not do: a server that was demoted keeps its connections, while others get the lock from its successor.
+    pub(super) async fn prove(
+        &self,
+        wire: &mut Wire,
+        lease: &Lease,
+        mark: Mark,
+    ) -> Result<Proof, Trouble> {
+        let attempt = lease.attempt();
+        let name = Arg::from(lease.name().as_str());
+        let owner = Arg::from(attempt.as_uuid().as_bytes().as_slice());
+        let token = Arg::from(mark.fence);
+        let answer = match &self.how {
+            How::Row { prove, .. } => wire.exec(prove, &[owner, token, name]).await,
+            How::Named {
+                prove,
+                prefix,
+                database,
+                ..
+            } => {
+                let key = advisory(prefix, database, lease.name());
+                let args = [key.as_str().into(), owner, token, name.clone(), name];
+                wire.exec(prove, &args).await
+            }
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(trouble) if matches!(trouble.code, Some(WAITED | NO_WAIT)) => {
+                return Ok(Proof::Disturbed);
+            }
+            Err(trouble) => return Err(trouble),
+        };
+        check_writable(&answer, 0)?;
+        let yes = |column| {
+            let line = answer.rows.first();
+            line.and_then(|line| line.number(column)) == Some(1)
+        };
+        Ok(match (yes(2), yes(1) && yes(3)) {
+            (false, _) => Proof::Gone,
+            (true, false) => Proof::Disturbed,
+            (true, true) => Proof::Holds,
+        })
     }
 
     /// Makes the rows of a name. Many do this at the same time: one of them wins, and for the others there is nothing to do (R54).
@@ -272,12 +343,16 @@ impl Kind {
         let mut here = vec![&marks.read];
         let mut there = vec![self.first_use.as_str(), marks.undo.as_str()];
         match &self.how {
-            How::Row { grab, grab_now, .. } => {
-                here.extend([grab, grab_now]);
+            How::Row {
+                grab,
+                grab_now,
+                prove,
+            } => {
+                here.extend([grab, grab_now, prove]);
                 there.extend(writes.map(String::as_str));
             }
-            How::Named { grab, .. } => {
-                here.push(grab);
+            How::Named { grab, prove, .. } => {
+                here.extend([grab, prove]);
                 here.extend(writes);
             }
         }
@@ -285,6 +360,15 @@ impl Kind {
             wire.prepare(sql).await?;
         }
         link.rehearse(&there).await
+    }
+}
+
+/// A lock of a server that was demoted excludes nobody: its successor gives the same one to others.
+fn check_writable(answer: &Answer, column: usize) -> Result<(), Trouble> {
+    let line = answer.rows.first();
+    match line.and_then(|line| line.text(column)) {
+        Some(text) if is_off(&text) => Ok(()),
+        _ => Err(Trouble::demoted()),
     }
 }
 

@@ -1,9 +1,13 @@
 //! A connection as the server knows it: whether it has it, and its end.
+//!
+//! It is known by its [call sign](call_sign), a named lock that it has taken, and never by its number: after a fail-over or a restart a
+//! stranger has that. The server tells everybody who has a named lock, also of connections whose owner is another user, and it lets go of
+//! it after the connection's transaction has ended.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{CarriedLocks, within};
-use crate::connect::{Arg, Job, Wire};
+use crate::connect::{Job, Wire, call_sign};
 use crate::error::Trouble;
 
 /// "Unknown thread id".
@@ -11,28 +15,15 @@ const NO_SUCH_CONNECTION: u16 = 1094;
 /// How often a connection that is being ended is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// A connection, by its number at a server that started before it.
+/// A connection, by its call sign.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line {
-    pub(super) id: u32,
-    opened: Instant,
+    pub(super) key: u64,
 }
 
 impl Line {
     pub(super) fn of(wire: &Wire) -> Self {
-        Self {
-            id: wire.id(),
-            opened: Instant::now(),
-        }
-    }
-
-    /// A connection that somebody has had for a time.
-    pub(super) fn since(id: u32, age: Duration) -> Self {
-        let now = Instant::now();
-        Self {
-            id,
-            opened: now.checked_sub(age).unwrap_or(now),
-        }
+        Self { key: wire.key() }
     }
 }
 
@@ -42,13 +33,11 @@ impl CarriedLocks {
         if !self.is_known(line, limit).await? {
             return Ok(());
         }
-        match self
-            .link
-            .call(Job::Text(&format!("KILL {}", line.id)), limit)
-            .await
-        {
+        // One statement finds and ends it, so it cannot be another server that carries out the second half.
+        let kill = format!("KILL IS_USED_LOCK('{}')", call_sign(line.key));
+        match self.link.call(Job::Text(&kill), limit).await {
             Ok(_) => {}
-            Err(trouble) if trouble.code == Some(NO_SUCH_CONNECTION) => return Ok(()),
+            Err(trouble) if trouble.code == Some(NO_SUCH_CONNECTION) => {}
             Err(trouble) => return Err(trouble.about("ending a connection in doubt")),
         }
         let gone = async {
@@ -60,18 +49,13 @@ impl CarriedLocks {
         within(limit, gone).await
     }
 
-    /// Whether the server has the connection. Its numbers start again when it does.
+    /// Whether the server has the connection.
     pub(super) async fn is_known(&self, line: Line, limit: Duration) -> Result<bool, Trouble> {
-        let uptime = Job::Text("SHOW GLOBAL STATUS LIKE 'Uptime'");
-        let told = self.link.call(uptime, limit).await?;
-        let uptime = told.answer.rows.first().and_then(|row| row.number(1));
-        let age = line.opened.elapsed().as_secs();
-        if uptime.is_some_and(|uptime| uptime + 1 < age) {
-            return Ok(false);
+        let sql = format!("SELECT IS_USED_LOCK('{}')", call_sign(line.key));
+        let told = self.link.call(Job::Text(&sql), limit).await?;
+        if told.answer.rows.is_empty() {
+            return Err(Trouble::strange("nothing"));
         }
-        let sql = "SELECT COUNT(*) FROM information_schema.processlist WHERE id = ?";
-        let args: [Arg<'_>; 1] = [u64::from(line.id).into()];
-        let told = self.link.call(Job::Exec(sql, &args), limit).await?;
-        Ok(told.answer.first_number() != Some(0))
+        Ok(told.answer.first_number().is_some())
     }
 }

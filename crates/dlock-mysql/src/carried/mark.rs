@@ -7,7 +7,8 @@
 
 use std::time::Duration;
 
-use dlock_core::{AttemptId, Name, Released};
+use dlock_core::backend::AttemptId;
+use dlock_core::{Name, Released};
 
 use crate::connect::{Answer, Arg};
 use crate::error::Trouble;
@@ -68,8 +69,8 @@ pub(super) struct Seen {
     owner: Option<Vec<u8>>,
     pub(super) valid: Duration,
     broken: bool,
-    pub(super) connection: u32,
-    pub(super) seated_for: Duration,
+    /// The call sign of its connection.
+    pub(super) connection: u64,
     /// What is left of the time after which the owner certainly holds no more; `None` when nobody has begun to count.
     pub(super) left: Option<Duration>,
     freed: u64,
@@ -95,11 +96,10 @@ impl Seen {
             owner: line.bytes(3).map(<[u8]>::to_vec),
             valid: Duration::from_micros(number(4)?),
             broken: number(5)? != 0,
-            connection: u32::try_from(number(6)?).unwrap_or(0),
-            seated_for: Duration::from_secs(number(7)?),
-            left: line.number(8).map(Duration::from_micros),
-            freed: number(9)?,
-            lost: number(10)?,
+            connection: number(6)?,
+            left: line.number(7).map(Duration::from_micros),
+            freed: number(8)?,
+            lost: number(9)?,
         }))
     }
 
@@ -152,12 +152,18 @@ pub(super) struct Marks {
     pub(super) dead: String,
     pub(super) end: String,
     pub(super) undo: String,
+    pub(super) inspect: String,
+    pub(super) list: String,
     clear: String,
 }
 
 impl Marks {
-    pub(super) fn new(prefix: &str, table: &str) -> Self {
-        let one = |sql: &str| statement(sql, prefix).replace("{marks}", table);
+    pub(super) fn new(prefix: &str, table: &str, writable: &str) -> Self {
+        let one = |sql: &str| {
+            statement(sql, prefix)
+                .replace("{marks}", table)
+                .replace("{writable}", writable)
+        };
         Self {
             read: one(include_str!("../sql/mark_read.sql")),
             claim: one(include_str!("../sql/mark_claim.sql")),
@@ -166,6 +172,8 @@ impl Marks {
             end: one(include_str!("../sql/mark_break.sql")),
             undo: one(include_str!("../sql/mark_undo.sql")),
             clear: one(include_str!("../sql/mark_clear.sql")),
+            inspect: one(include_str!("../sql/mark_inspect.sql")),
+            list: one(include_str!("../sql/mark_list.sql")),
         }
     }
 
@@ -180,13 +188,15 @@ impl Marks {
 pub(super) fn claim_args<'a>(
     attempt: &'a AttemptId,
     valid: Duration,
-    connection: u32,
+    connection: u64,
+    label: &'a str,
     place: Place,
-) -> [Arg<'a>; 5] {
+) -> [Arg<'a>; 6] {
     [
         attempt.as_uuid().as_bytes().as_slice().into(),
         micros(valid).into(),
-        u64::from(connection).into(),
+        connection.into(),
+        label.into(),
         place.id.into(),
         place.stamp.into(),
     ]
@@ -196,12 +206,8 @@ pub(super) fn place_args(place: Place) -> [Arg<'static>; 2] {
     [place.id.into(), place.stamp.into()]
 }
 
-pub(super) fn move_args(connection: u32, place: Place) -> [Arg<'static>; 3] {
-    [
-        u64::from(connection).into(),
-        place.id.into(),
-        place.stamp.into(),
-    ]
+pub(super) fn move_args(connection: u64, place: Place) -> [Arg<'static>; 3] {
+    [connection.into(), place.id.into(), place.stamp.into()]
 }
 
 pub(super) fn undo_args<'a>(name: &'a Name, attempt: &'a AttemptId) -> [Arg<'a>; 2] {
@@ -229,8 +235,8 @@ mod tests {
 
     #[test]
     fn a_mark_is_cleared_by_numbers_alone() {
-        let sql = Marks::new("p_", "p_session_marks").clear(Mark { id: 4, fence: 9 });
-        assert!(sql.starts_with("UPDATE p_session_marks SET"), "{sql}");
+        let sql = Marks::new("p_", "`p_session_marks`", "TRUE").clear(Mark { id: 4, fence: 9 });
+        assert!(sql.starts_with("UPDATE `p_session_marks` SET"), "{sql}");
         assert!(sql.contains("WHERE id = 4 AND fence = 9"), "{sql}");
         assert!(!sql.contains(['{', '}', '?']), "{sql}");
     }

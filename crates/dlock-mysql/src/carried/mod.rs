@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dlock_core::backend::{Attempt, AttemptId, Backend, Lease, Renewal, Request};
 use dlock_core::{
-    Attempt, AttemptId, Backend, Capabilities, ErrorKind, Lease, Liveness, Name, Reach, Released,
-    Renewal, Request, Result, WakeUp,
+    Capabilities, ErrorKind, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -28,8 +28,10 @@ use self::kind::Kind;
 use self::line::Line;
 use self::mark::Mark;
 use crate::config::Config;
-use crate::connect::{Link, Wire};
+use crate::connect::{Job, Link, Wire};
 use crate::error::Trouble;
+use crate::inspect::{lock, locks};
+use crate::server::Setup;
 
 /// A waiter wakes within this time after the release, with nobody disturbing.
 const WAKE_UP: Duration = Duration::from_millis(100);
@@ -75,8 +77,8 @@ struct Seated {
 }
 
 impl CarriedLocks {
-    pub(crate) fn new(link: Arc<Link>, config: Config, setup: &str) -> Self {
-        let kind = Kind::new(&config);
+    pub(crate) fn new(link: Arc<Link>, config: Config, setup: &Setup) -> Self {
+        let kind = Kind::new(&config, &setup.scope, setup.writable);
         let mut capabilities = Capabilities::new("mysql");
         capabilities.fencing = true;
         capabilities.wake_up = WakeUp::Push { bound: WAKE_UP };
@@ -84,6 +86,7 @@ impl CarriedLocks {
             ttl: config.session_validity,
         };
         capabilities.reach = Reach::Network;
+        capabilities.inspect = true;
         capabilities.break_lock = true;
         capabilities.durability = "who holds a lock is a committed row: it survives a restart of the server as far as \
              innodb_flush_log_at_trx_commit allows, and a fail-over as far as the replica has received it";
@@ -94,7 +97,7 @@ impl CarriedLocks {
             spare: Mutex::default(),
             capabilities,
             identity: config.identity_text(),
-            setup: format!("{setup}{}", kind.setup()),
+            setup: format!("{}{}", setup.carrying, kind.setup()),
             kind,
             config,
         }
@@ -144,6 +147,20 @@ impl Backend for CarriedLocks {
 
     async fn abandon(&self, request: &Request) -> Result<()> {
         Ok(self.undo(request).await?)
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
+        let args = [name.as_str().into()];
+        let job = Job::Exec(&self.kind.marks.inspect, &args);
+        let told = self.link.call(job, self.config.answer_timeout).await?;
+        Ok(lock(name, &told.answer.rows))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        let args = [prefix.into(), (prefix.len() as u64).into(), prefix.into()];
+        let job = Job::Exec(&self.kind.marks.list, &args);
+        let told = self.link.call(job, self.config.answer_timeout).await?;
+        Ok(locks(&told.answer.rows))
     }
 
     async fn break_lock(&self, name: &Name) -> Result<bool> {

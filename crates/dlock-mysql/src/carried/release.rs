@@ -1,6 +1,7 @@
 //! Gives a hold back.
 
-use dlock_core::{Lease, Released};
+use dlock_core::Released;
+use dlock_core::backend::Lease;
 
 use super::{CarriedLocks, within};
 use crate::connect::Job;

@@ -1,6 +1,6 @@
 //! Connections that carry nothing now, for the next attempt.
 
-use dlock_core::Request;
+use dlock_core::backend::Request;
 
 use super::{CarriedLocks, within};
 use crate::connect::Wire;
@@ -13,7 +13,7 @@ impl CarriedLocks {
         let spare = self.spare().pop();
         match spare {
             Some(wire) if self.is_fresh(&wire) => Ok((wire, true)),
-            _ => Ok((Wire::open(&self.config, &self.setup).await?, false)),
+            _ => Ok((Wire::open_carrying(&self.config, &self.setup).await?, false)),
         }
     }
 

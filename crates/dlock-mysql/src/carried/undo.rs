@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use dlock_core::{Attempt, AttemptId, Mode, Name, Request, SystemClock};
+use dlock_core::backend::{Attempt, AttemptId, Request};
+use dlock_core::{Mode, Name, SystemClock};
 
 use super::line::Line;
 use super::mark::{Seen, place_args, undo_args};
@@ -16,6 +17,8 @@ use crate::error::Trouble;
 const REMEMBER: Duration = Duration::from_secs(300);
 /// How often a lock that was broken is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(50);
+/// "You are not owner of thread".
+const NOT_OURS: u16 = 1095;
 /// How often the mark of a holder that is about to leave is looked at.
 const LOOKS: usize = 5;
 
@@ -52,10 +55,28 @@ impl CarriedLocks {
         let Some(seen) = self.break_mark(name, limit).await? else {
             return Ok(false);
         };
-        let line = Line::since(seen.connection, seen.seated_for);
-        self.end(line, limit).await?;
-        // It is broken now, whatever happens. The caller gets to know before its own time-out passes.
+        let line = Line {
+            key: seen.connection,
+        };
+        // The caller gets to know before its own time-out passes.
         let patience = limit * 4 / 5;
+        match self.end(line, limit).await {
+            Ok(()) => {}
+            // Another user's. Its holder sees the broken mark with its next renewal, and ends it itself.
+            Err(trouble) if trouble.code == Some(NOT_OURS) => {
+                let gone = async {
+                    while self.is_known(line, limit).await? {
+                        tokio::time::sleep(ASK_EVERY).await;
+                    }
+                    Ok::<(), Trouble>(())
+                };
+                match tokio::time::timeout(patience, gone).await {
+                    Ok(gone) => gone?,
+                    Err(_) => return Err(trouble.about("the lock was not freed yet")),
+                }
+            }
+            Err(trouble) => return Err(trouble),
+        }
         if seen.valid < patience {
             let _ = tokio::time::timeout(patience, self.until_free(name, &seen)).await;
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlock_core::Request;
+use dlock_core::backend::Request;
 
 use super::line::Line;
 use super::{CarriedLocks, within};

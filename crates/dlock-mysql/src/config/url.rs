@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use dlock_core::{BackendUrl, Error, Operation, Result};
+use dlock_core::backend::BackendUrl;
+use dlock_core::{Error, Operation, Result};
 
 use super::{Config, LockMode};
 
@@ -26,7 +27,8 @@ impl Config {
     ///
     /// Parameters: `mode` (`lease`, `unique`, `session`, `advisory`), `table_prefix`, `create_tables`, `connections`,
     /// `max_sessions`, `connect_timeout`, `answer_timeout`, `session_validity`, `tls`, `ca`, `cert` and `key` (files in PEM form): each
-    /// as the setting of that name.
+    /// as the setting of that name. In the modes `session` and `advisory`, `lease` is another word for `session_validity`, which every
+    /// store knows.
     ///
     /// # Errors
     ///
@@ -88,6 +90,11 @@ impl Config {
                     )));
                 }
             };
+        }
+        if matches!(self.mode, LockMode::Session | LockMode::Advisory)
+            && let Some(validity) = url.take_session("session_validity")?
+        {
+            self.session_validity = validity;
         }
         if let Some(prefix) = url.take("table_prefix")? {
             self.table_prefix = prefix;
@@ -159,8 +166,21 @@ mod tests {
     }
 
     #[test]
+    fn lease_is_the_validity_of_a_session() {
+        for mode in ["session", "advisory"] {
+            let config = Config::from_url(&format!("mysql://h/d?mode={mode}&lease=7s"));
+            let config = config.expect("a good URL");
+            assert_eq!(config.session_validity, Duration::from_secs(7));
+        }
+    }
+
+    #[test]
     fn mistakes_are_named_without_secrets() {
         for (url, expected) in [
+            (
+                "mysql://u:s3cret@h/d?mode=session&session_validity=3s&lease=3s",
+                "give one of them",
+            ),
             ("redis://h/d", "takes \"mysql\""),
             ("mysql:///d", "names no host"),
             ("mysql://a,b/d", "names several hosts"),

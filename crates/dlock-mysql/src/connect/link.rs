@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use dlock_core::{Backoff, ErrorKind};
+use dlock_core::ErrorKind;
+use dlock_core::backend::Backoff;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::value::{Answer, Arg};
@@ -123,7 +124,7 @@ impl Link {
         let mut again = false;
         loop {
             let Ok(permit) = self.permits.acquire().await else {
-                return Err(closed());
+                return Err(if again { closed().in_doubt() } else { closed() });
             };
             let (mut wire, fresh) = self
                 .wire()

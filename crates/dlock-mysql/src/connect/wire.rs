@@ -16,6 +16,8 @@ use crate::error::Trouble;
 pub(crate) struct Wire {
     conn: Option<Conn>,
     id: u32,
+    /// What a carrying connection is called at the server; 0 for others. See [`Wire::open_carrying`].
+    key: u64,
     used: Instant,
     prepared: Prepared,
 }
@@ -43,6 +45,7 @@ impl Wire {
         match tokio::time::timeout(limit, Conn::new(opts)).await {
             Ok(Ok(conn)) => Ok(Self {
                 id: conn.id(),
+                key: 0,
                 conn: Some(conn),
                 used: Instant::now(),
                 prepared: Prepared::default(),
@@ -56,6 +59,21 @@ impl Wire {
             )
             .unsent()),
         }
+    }
+
+    /// As [`open`](Self::open), for a connection that carries a hold. It takes a named lock of its own, which nobody waits for: by that any
+    /// user can ask whether the connection lives, and by no number that another server, or the same one after a restart, gives to a stranger.
+    pub(crate) async fn open_carrying(config: &Config, setup: &str) -> Result<Self, Trouble> {
+        let key = fastrand::u64(1..);
+        let called = super::call_sign(key);
+        let mut wire = Self::open(config, &format!("{setup}; DO GET_LOCK('{called}', 0)")).await?;
+        wire.key = key;
+        Ok(wire)
+    }
+
+    /// What the connection is called at the server, if it carries a hold.
+    pub(crate) fn key(&self) -> u64 {
+        self.key
     }
 
     /// The server's number of this connection.
@@ -77,6 +95,7 @@ impl Wire {
         self.conn.take().map(|conn| Self {
             conn: Some(conn),
             id: self.id,
+            key: self.key,
             used: self.used,
             prepared: std::mem::take(&mut self.prepared),
         })

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use dlock_core::{Attempt, Busy, ErrorKind, Lease, Mode, Name, Request};
+use dlock_core::backend::{Attempt, Busy, Lease, Request};
+use dlock_core::{ErrorKind, Mode, Name};
 
 use super::LeaseLocks;
 use crate::connect::{Arg, Job};

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
 use dlock_core::{
-    Attempt, Backend, Capabilities, Error, ErrorKind, Lease, Liveness, LockInfo, Mode, Name, Reach,
-    Released, Renewal, Request, Result, WakeUp,
+    Capabilities, Error, ErrorKind, Liveness, LockInfo, Mode, Name, Reach, Released, Result, WakeUp,
 };
 
 use self::statements::Statements;
@@ -82,6 +82,12 @@ impl Backend for LeaseLocks {
             Mode::Exclusive => self.take(request).await?,
             Mode::Shared => self.take_part(request, 0).await?,
             Mode::Permit { limit } => self.take_part(request, limit).await?,
+            other => {
+                return Err(dlock_core::Error::new(
+                    dlock_core::ErrorKind::Unsupported,
+                    format!("this backend does not know the mode \"{other}\": update it"),
+                ));
+            }
         })
     }
 

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use dlock_core::{ErrorKind, Lease, Mode, Name, Released};
+use dlock_core::backend::Lease;
+use dlock_core::{ErrorKind, Mode, Name, Released};
 
 use super::LeaseLocks;
-use crate::connect::{Arg, Job};
+use crate::connect::{Answer, Arg, Job};
 use crate::error::Trouble;
 use crate::key::micros;
 
-/// A sweep looks at every row.
+/// One part of a sweep.
 const SWEEP_LIMIT: Duration = Duration::from_secs(60);
 
 impl LeaseLocks {
@@ -19,23 +20,37 @@ impl LeaseLocks {
             lease.name().as_str().into(),
             attempt.as_uuid().as_bytes().as_slice().into(),
         ];
-        let release = match lease.mode() {
-            Mode::Exclusive => &self.sql.release,
-            _ => &self.sql.part_release,
+        let (whole, part) = (&self.sql.release, &self.sql.part_release);
+        // The caller may not know whether a downgrade took effect, so the attempt is looked for wherever it can be. A downgrade under way moves
+        // it from the first table to the second, hence the order, which ends with the second.
+        let places: &[&String] = match lease.mode() {
+            Mode::Exclusive => &[whole, part],
+            Mode::Shared => &[part, whole, part],
+            _ => &[part],
         };
-        let told = self
-            .link
-            .call(Job::Exec(release, &args), self.limit)
-            .await?;
-        match (told.answer.affected, told.again) {
-            (0, false) => Ok(Released::AlreadyLost),
+        let mut in_doubt = false;
+        for release in places {
+            let job = Job::Exec(release, &args);
+            let told = self.link.call(job, self.limit).await.map_err(|trouble| {
+                if in_doubt {
+                    trouble.in_doubt()
+                } else {
+                    trouble
+                }
+            })?;
+            if told.answer.affected > 0 {
+                return Ok(Released::Freed);
+            }
+            in_doubt |= told.again;
+        }
+        if in_doubt {
             // A first try, whose answer was lost, may have freed it.
-            (0, true) => Err(Trouble::new(
+            return Err(Trouble::new(
                 ErrorKind::Unreachable,
                 "the connection broke before the answer came",
-            )),
-            _ => Ok(Released::Freed),
+            ));
         }
+        Ok(Released::AlreadyLost)
     }
 
     /// Turns an exclusive hold into a shared one; `false` when it is gone.
@@ -63,9 +78,32 @@ impl LeaseLocks {
     }
 
     pub(crate) async fn sweep(&self, unused: Duration) -> Result<u64, Trouble> {
-        let args = [micros(unused).into()];
-        let job = Job::Batch("SET @dlock_age = ?", &args, &self.sql.sweep);
-        let told = self.link.call_within(job, SWEEP_LIMIT).await?;
-        Ok(told.answer.first_number().unwrap_or(0))
+        let age = Arg::from(micros(unused));
+        for sql in [&self.sql.sweep_dead, &self.sql.forget] {
+            let args = [age.clone()];
+            let args = if sql == &self.sql.forget {
+                &[]
+            } else {
+                &args[..]
+            };
+            while self.sweep_part(Job::Exec(sql, args)).await?.affected > 0 {}
+        }
+        let (mut swept, mut after) = (0, Vec::new());
+        loop {
+            let args = [age.clone(), after.as_slice().into()];
+            let bind = "SET @dlock_age = ?, @dlock_after = ?";
+            let answer = self
+                .sweep_part(Job::Batch(bind, &args, &self.sql.sweep))
+                .await?;
+            swept += answer.first_number().unwrap_or(0);
+            match answer.rows.first().and_then(|line| line.bytes(1)) {
+                Some(last) => after = last.to_vec(),
+                None => return Ok(swept),
+            }
+        }
+    }
+
+    async fn sweep_part(&self, job: Job<'_>) -> Result<Answer, Trouble> {
+        Ok(self.link.call_within(job, SWEEP_LIMIT).await?.answer)
     }
 }

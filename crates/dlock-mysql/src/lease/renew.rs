@@ -1,28 +1,56 @@
 //! Extends what is still ours: one statement for all exclusive holds, one for all shared holds and permits.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use dlock_core::{Lease, Mode, Renewal};
+use dlock_core::Mode;
+use dlock_core::backend::{AttemptId, Lease, Renewal};
 
 use super::LeaseLocks;
-use crate::renew::renewal;
+use crate::renew::{Extend, renewal};
 
 impl LeaseLocks {
+    /// The mode of a lease says where its hold should be. It may be in the other table: a downgrade whose answer was lost has moved it, and one
+    /// that was never sent has not. So what is not found is looked for there before it counts as lost; last among the shared ones, to which
+    /// a downgrade that is under way right now moves it.
     pub(super) async fn extend(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        let (whole, parts): (Vec<&Lease>, Vec<&Lease>) = leases
+        let (whole, parts): (Vec<_>, Vec<_>) = leases
             .iter()
-            .map(Arc::as_ref)
+            .cloned()
             .partition(|lease| lease.mode() == Mode::Exclusive);
-        let (whole, parts) = futures::join!(
-            self.sql.extend.run(&self.link, &whole, self.limit),
-            self.sql.part_extend.run(&self.link, &parts, self.limit)
+        let mut told = HashMap::with_capacity(leases.len());
+        let (whole_told, parts_told) = futures::join!(
+            self.look_in(&self.sql.extend, &whole),
+            self.look_in(&self.sql.part_extend, &parts)
         );
+        told.extend(whole_told);
+        told.extend(parts_told);
+        let missing = |told: &HashMap<AttemptId, Renewal>, modes: &[Mode]| -> Vec<Arc<Lease>> {
+            let lost = |lease: &&Arc<Lease>| {
+                let renewal = told.get(&lease.attempt());
+                matches!(renewal, Some(Renewal::Lost(_))) && modes.contains(&lease.mode())
+            };
+            leases.iter().filter(lost).cloned().collect()
+        };
+        let shared = missing(&told, &[Mode::Shared]);
+        told.extend(self.look_in(&self.sql.extend, &shared).await);
+        let both = missing(&told, &[Mode::Exclusive, Mode::Shared]);
+        told.extend(self.look_in(&self.sql.part_extend, &both).await);
         leases
             .iter()
-            .map(|lease| match lease.mode() {
-                Mode::Exclusive => renewal(&whole, lease),
-                _ => renewal(&parts, lease),
+            .map(|lease| {
+                told.remove(&lease.attempt())
+                    .unwrap_or(Renewal::Lost(dlock_core::LossReason::Gone))
             })
+            .collect()
+    }
+
+    async fn look_in(&self, table: &Extend, leases: &[Arc<Lease>]) -> Vec<(AttemptId, Renewal)> {
+        let all: Vec<&Lease> = leases.iter().map(Arc::as_ref).collect();
+        let found = table.run(&self.link, &all, self.limit).await;
+        leases
+            .iter()
+            .map(|lease| (lease.attempt(), renewal(&found, lease)))
             .collect()
     }
 }

@@ -21,6 +21,7 @@ pub(crate) struct Statements {
     pub(crate) end: String,
     pub(crate) part_end: String,
     pub(crate) sweep: String,
+    pub(crate) sweep_dead: String,
     pub(crate) extend: Extend,
     pub(crate) part_extend: Extend,
 }
@@ -46,6 +47,7 @@ impl Statements {
             end: one(include_str!("../sql/lease_break.sql")),
             part_end: one(include_str!("../sql/holders_break.sql")),
             sweep: one(include_str!("../sql/sweep.sql")),
+            sweep_dead: one(include_str!("../sql/sweep_dead.sql")),
             extend: Extend::new(
                 prefix,
                 include_str!("../sql/lease_renew.sql"),

@@ -10,11 +10,14 @@
 UPDATE {prefix}locks SET
   fence = CASE
     WHEN owner = ? AND expires_at > UTC_TIMESTAMP(6) THEN LAST_INSERT_ID(fence)
+-- Busy: 4611686018427387904 is the flag 1 << 62, above every token; the bits below it are the time.
     WHEN owner IS NOT NULL AND expires_at > UTC_TIMESTAMP(6) THEN fence + 0 * LAST_INSERT_ID(
       4611686018427387904 + TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at))
+-- Abandoned: 6917529027641081856 is busy with the flag 1 << 61, above every time.
     WHEN EXISTS (SELECT 1 FROM {prefix}abandoned a
       WHERE a.attempt = ? AND {prefix}locks.name IS NOT NULL LOCK IN SHARE MODE)
       THEN fence + 0 * LAST_INSERT_ID(6917529027641081856)
+-- Busy with shared holders or permits: no time is known.
     WHEN EXISTS (SELECT 1 FROM {prefix}holders h
       WHERE h.name = {prefix}locks.name AND h.expires_at > UTC_TIMESTAMP(6) LOCK IN SHARE MODE)
       THEN fence + 0 * LAST_INSERT_ID(4611686018427387904)

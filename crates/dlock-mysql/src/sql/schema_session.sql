@@ -20,7 +20,8 @@ CREATE TABLE IF NOT EXISTS {prefix}session_marks (
   connection BIGINT UNSIGNED NOT NULL,
   seated_at DATETIME(6) NOT NULL,
   dead_at DATETIME(6) NULL,
+  label VARBINARY(1024) NOT NULL,
   PRIMARY KEY (name, part),
   UNIQUE KEY id (id)
 ) ENGINE = InnoDB;
-INSERT IGNORE INTO {prefix}meta (k, v) VALUES ('session', 1);
+INSERT IGNORE INTO {prefix}meta (k, v) VALUES ('session', 2);

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use dlock_core::{BackendUrl, Error, Operation, Result};
+use dlock_core::backend::BackendUrl;
+use dlock_core::{Error, Operation, Result};
 
 use super::{Config, Style, Topology};
 

@@ -5,6 +5,7 @@ use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
 use redis::{Cmd, RedisError, ServerErrorKind, Value};
 
+use crate::key::SIDES;
 use crate::script::Script;
 
 /// One request: a script with its keys and arguments.
@@ -28,8 +29,20 @@ impl<'a> Call<'a> {
         Self { script, cmd }
     }
 
+    /// On a lock with a queue: with all its keys, in the order of `lock.lua`. A cluster then never runs a script while some of them are at
+    /// one node and some at another.
     pub(crate) fn on(script: &'a Script, key: &str) -> Self {
-        Self::new(script, std::iter::once(key))
+        let mut cmd = Cmd::with_capacity(14, 640);
+        cmd.arg("EVALSHA").arg(&script.hash).arg(1 + SIDES.len());
+        cmd.arg(key);
+        let mut side = String::with_capacity(key.len() + 2);
+        for end in SIDES {
+            side.clear();
+            side.push_str(key);
+            side.push_str(end);
+            cmd.arg(&side);
+        }
+        Self { script, cmd }
     }
 
     pub(crate) fn arg(mut self, arg: impl AsRef<[u8]>) -> Self {
@@ -37,10 +50,18 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// The first key.
+    pub(super) fn key(&self) -> Option<&[u8]> {
+        match self.cmd.args_iter().nth(3)? {
+            redis::Arg::Simple(key) => Some(key),
+            _ => None,
+        }
+    }
+
     /// The same with the script's text, for a server that does not know it yet.
     fn with_source(&self) -> Cmd {
         let mut cmd = redis::cmd("EVAL");
-        cmd.arg(&self.script.source);
+        cmd.arg(self.script.source);
         for arg in self.cmd.args_iter().skip(2) {
             if let redis::Arg::Simple(arg) = arg {
                 cmd.arg(arg);
@@ -101,11 +122,14 @@ pub(super) enum Connection {
 
 impl Connection {
     pub(super) async fn send(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
-        let value = match self {
-            Self::One(connection) => connection.send_packed_command(cmd).await,
-            Self::Cluster(connection) => connection.req_packed_command(cmd).await,
-        };
-        value?.extract_error()
+        match self {
+            Self::One(connection) => connection.send_packed_command(cmd).await?.extract_error(),
+            Self::Cluster(connection) => {
+                let answer = connection.req_packed_command(cmd).await;
+                let answer = answer.and_then(Value::extract_error);
+                Box::pin(self.follow(cmd, answer)).await
+            }
+        }
     }
 
     /// To a given node of a cluster; to the server when there is only one.

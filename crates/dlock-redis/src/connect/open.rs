@@ -1,6 +1,7 @@
 //! How a connection is made: to one server, by way of Sentinel, or to a Cluster.
 
-use dlock_core::{ErrorKind, Host};
+use dlock_core::ErrorKind;
+use dlock_core::backend::Host;
 use redis::cluster::ClusterClientBuilder;
 use redis::io::tcp::TcpSettings;
 use redis::{
@@ -11,13 +12,14 @@ use tokio::time::timeout;
 
 use super::Link;
 use super::call::{Answer, Connection};
+use super::silence::Silence;
 use crate::config::{Config, Topology, address, sentinel_address};
 use crate::error::Trouble;
 
 const OLDEST: (u32, u32) = (6, 0);
 
 impl Link {
-    pub(super) async fn open(&self) -> Result<Connection, Trouble> {
+    pub(super) async fn open(&self) -> Result<(Connection, Silence), Trouble> {
         let config = &self.config;
         let mut connection = match &config.topology {
             Topology::Single(host) => self.open_one(tcp(config, address(host))).await?,
@@ -26,13 +28,22 @@ impl Link {
             Topology::Cluster(nodes) => self.open_cluster(nodes).await?,
         };
         greet(&mut connection, config).await?;
+        let silence = match &connection {
+            Connection::One(_) => Silence::of_one(),
+            Connection::Cluster(_) => {
+                let mut ask = redis::cmd("CLUSTER");
+                ask.arg("SLOTS");
+                let slots = connection.send_to(None, ask).await?;
+                Silence::of_cluster(&slots.into())
+            }
+        };
         if let Some((_, channel)) = &self.inbox {
             connection
                 .subscribe(channel)
                 .await
                 .map_err(|error| Trouble::from(error).about("subscribe to our inbox"))?;
         }
-        Ok(connection)
+        Ok((connection, silence))
     }
 
     async fn open_one(&self, addr: ConnectionAddr) -> Result<Connection, Trouble> {
@@ -120,6 +131,8 @@ impl Link {
             .connection_timeout(config.connect_timeout)
             .response_timeout(config.answer_timeout)
             .overall_response_timeout(Some(config.answer_timeout))
+            // It would send a request again when its connection broke, and not tell: see `motion.rs`.
+            .retries(0)
             .push_sender(self.pushes());
         if let Some(user) = &config.user {
             builder = builder.username(user);

@@ -1,21 +1,23 @@
 //! Any command, for [`Client`](crate::client::Client).
 
-use std::pin::pin;
-
 use redis::{Cmd, Value};
 
-use super::{Current, Link};
+use super::Link;
+use super::motion::What;
 use crate::error::Trouble;
 
 impl Link {
     pub(crate) async fn query(&self, cmd: &Cmd) -> Result<Value, Trouble> {
-        let Current {
-            mut connection,
-            number,
-            ..
-        } = self.connection().await?;
-        let trip = pin!(connection.send(cmd));
-        self.within(self.config.answer_timeout, number, trip).await
+        let mut current = self.connection().await?;
+        let (what, limit) = (What::Command(cmd), self.config.answer_timeout);
+        let until = current.connection.until(limit);
+        let trip = self.within(limit, &mut current, what).await;
+        match (trip, until) {
+            (Err(trouble), Some(until)) if trouble.passing => {
+                self.in_motion(what, until, trouble).await
+            }
+            (trip, _) => trip,
+        }
     }
 
     /// Asks every master, and tells where it is if there are several.
@@ -23,18 +25,12 @@ impl Link {
         &self,
         cmd: &Cmd,
     ) -> Result<Vec<(Option<String>, Value)>, Trouble> {
-        let Current {
-            mut connection,
-            number,
-            ..
-        } = self.connection().await?;
+        let mut current = self.connection().await?;
         let mut answers = Vec::new();
-        for node in self.masters(&mut connection, number).await? {
-            let answer = {
-                let trip = pin!(connection.send_to(node.as_ref(), cmd.clone()));
-                self.within(self.config.answer_timeout, number, trip)
-                    .await?
-            };
+        for node in self.masters(&mut current).await? {
+            let what = What::At(node.as_ref(), cmd);
+            let limit = self.config.answer_timeout;
+            let answer = self.within(limit, &mut current, what).await?;
             let place = node.map(|(host, port)| format!("{host}:{port}"));
             answers.push((place, answer));
         }

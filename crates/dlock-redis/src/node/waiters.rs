@@ -34,8 +34,8 @@ impl Node {
     }
 
     async fn waiters_of(&self, name: &Name, client: &str, time: u64) -> Result<bool> {
-        let key = self.store.keys.lock(name);
-        let call = Call::on(&self.waiters, &key)
+        let key = self.store.keys.lock(name) + ":m";
+        let call = Call::new(&self.waiters, std::iter::once(key.as_str()))
             .arg(client)
             .arg(time.to_string());
         match self.trip(&call).await?.0 {

@@ -1,11 +1,241 @@
+-- Made of parts/value.lua, look.lua, lock.lua, abandon.lua by the test in script.rs (DLOCK_WRITE_SCRIPTS=1 writes it): change those.
+
+-- The value of a lock's key, and the one place that knows what stands where in it (plain numbers: a function would cost every call its making):
+--
+--   <token, 16 digits>                               free, and nothing else exists
+--   <token>-<owner, 32><fence, 13 digits><label>     one exclusive holder, and nothing else exists
+--   <token>+<owner, 32><fence, 13 digits><label>     ... and there may be waiters or tombstones
+--   <token>+S   <token>+P<limit>   <token>+          shared holders, permits, nobody: the mode stands where the owner would
+--
+-- The time to live of the key is what is left of the lease of its exclusive holder, plus `fence`: how long the token is remembered
+-- after that. So an exclusive hold has ended when no more than `fence` is left. An owner begins with a hexadecimal digit, a mode does not.
+local TOKEN_END, MARK, OWNER, OWNER_END, FENCE, FENCE_END, LABEL = 16, 17, 18, 49, 50, 62, 63
+local sub = string.sub
+
+local v = redis.call('GET', KEYS[1])
+
+-- What the scripts that change a lock share. It stands in the middle of each: before it `v` is the value of the lock's key,
+-- after it the state is in locals. `settle` gives the lock to those whose turn it is, and `finish` ends the script.
+--
+-- KEYS  1 the lock, a string as in value.lua
+--       2 Q  sorted set  waiter's attempt -> ticket
+--       3 W  hash        waiter's attempt -> <end of its waiter lease, 13><mode> <lease> <inbox> <label>
+--       4 H  sorted set  shared or permit holder's attempt -> expiry
+--       5 I  hash        shared or permit holder's attempt -> <token, 16><label>
+--       6 T  sorted set  abandoned attempt -> end of memory
+-- All times are this server's, in milliseconds.
+--
+-- How (ARGV 2)   <F first come, first served, or B barging><C in a cluster, else -><mode: X, S, P<limit>, or - where none is asked for>
+--                <waiter lease, ms> <fence, ms, 13 digits>, then in acquire.lua <lease, ms> <inbox channel when ready to wait>
+--
+-- While anybody waits the lock is never left free: whoever ends a hold gives it to the next. So a key of 16 digits means that
+-- there is no queue, and a free lock costs no look at one.
+local K, Q, W, H, I, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local me = sub(ARGV[1], 1, 32)
+local style, where, wish, patience, fence, lease, inbox = string.match(ARGV[2], '^(%u)(.)(%S+) (%d+) (%d+) ?(%d*) ?(%S*)$')
+local fair, cluster = style == 'F', where == 'C'
+patience = tonumber(patience)
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local stamp = ARGV[4] or clock[1] .. sub('00000' .. clock[2], -6)
+
+-- The first write of the script, which changes nothing. Whatever makes the server refuse writes (a replica, too few replicas, a failed
+-- save) it refuses here, before anything is changed; after the first write of a script it refuses no other. An attempt that has nothing
+-- here yet needs memory, and begins with a write that is refused when there is none; what frees or keeps begins with one that is not.
+if wish == '-' or redis.call('ZSCORE', Q, me) or redis.call('ZSCORE', H, me) then
+  redis.call('ZREM', T, '')
+else
+  redis.call('ZADD', T, 'XX', 0, '')
+end
+
+-- Bounds what one call does, since the server does nothing else meanwhile: so many holds that ended, and so much work for waiters, where
+-- a grant counts as GRANT and one that is dead as 1.
+local SWEEP, MOST, GRANT = 1000, 1024, 8
+
+local token = v and sub(v, 1, TOKEN_END) or '0000000000000000'
+local mode, owner, expires, label, count = '', '', 0, '', 0
+if v and #v > MARK and string.find(v, '^%x', OWNER) then
+  local left = redis.call('PTTL', K) - sub(v, FENCE, FENCE_END)
+  if left > 0 then
+    mode, owner, expires, label = 'X', sub(v, OWNER, OWNER_END), now + left, sub(v, LABEL)
+  end
+elseif v and #v > MARK then
+  local gone = redis.call('ZRANGEBYSCORE', H, '-inf', now, 'LIMIT', 0, SWEEP)
+  if #gone > 0 then
+    redis.call('ZREM', H, unpack(gone))
+    redis.call('HDEL', I, unpack(gone))
+  end
+  count = #gone < SWEEP and redis.call('ZCARD', H) or redis.call('ZCOUNT', H, '(' .. now, '+inf')
+  if count > 0 then mode = sub(v, OWNER) end
+end
+
+-- Lets a key live this long at least.
+local function keep(key, time)
+  if redis.call('PTTL', key) < time then redis.call('PEXPIRE', key, time) end
+end
+
+-- Whether a holder in mode `m` fits to those who hold now.
+local function admits(m)
+  if mode == '' then return true end
+  if mode ~= m or m == 'X' then return false end
+  return m == 'S' or count < tonumber(sub(m, 2))
+end
+
+local function next_token()
+  return stamp > token and stamp or string.format('%016.0f', token + 1)
+end
+
+local function take(attempt, m, till, text, number)
+  token, mode = number, m
+  if m == 'X' then
+    owner, expires, label = attempt, till, text
+  else
+    redis.call('ZADD', H, till, attempt)
+    redis.call('HSET', I, attempt, token .. text)
+    count = count + 1
+  end
+end
+
+-- Whether a shared or permit hold of the attempt has not ended.
+local function shares(attempt)
+  local till = mode ~= '' and mode ~= 'X' and redis.call('ZSCORE', H, attempt)
+  return till and tonumber(till) > now
+end
+
+-- Ends a hold; false when it was gone.
+local function free(attempt)
+  if mode == 'X' then
+    if owner ~= attempt then return false end
+    mode = ''
+    return true
+  end
+  if not shares(attempt) then return false end
+  redis.call('ZREM', H, attempt)
+  redis.call('HDEL', I, attempt)
+  count = count - 1
+  if count == 0 then mode = '' end
+  return true
+end
+
+-- Messages, {inbox, text, inbox, text, ...}: `finish` publishes them when everything is written, and nothing else publishes.
+local letters = {}
+local function write_to(inbox, text)
+  letters[#letters + 1] = inbox
+  letters[#letters + 1] = text
+end
+
+-- What a waiter has said: how long it is still believed to live (0: not), its mode, lease, inbox and label; and whether it may be given its
+-- whole lease.
+--
+-- A waiter whose inbox nobody listens to has lost its connection. If it lives, it comes back with its next sign of life. The inbox's own
+-- subscribers count, not the patterns of somebody who listens to everything. In a cluster the listener may be at another node, so the
+-- count means nothing there.
+local function waiter(attempt)
+  local till, m, lasts, inbox, text = string.match(redis.call('HGET', W, attempt) or '', '^(%d+)(%u%d*) (%d+) (%S+) (.*)$')
+  local left = till and till - now or 0
+  if left <= 0 then return 0 end
+  if cluster then return left, m, lasts, inbox, text, false end
+  local heard = redis.pcall('PUBSUB', 'NUMSUB', inbox)
+  if heard.err then return left, m, lasts, inbox, text, false end
+  if heard[2] == 0 then return 0 end
+  return left, m, lasts, inbox, text, left * 3 >= patience * 2
+end
+
+local function leave(attempt)
+  redis.call('ZREM', Q, attempt)
+  redis.call('HDEL', W, attempt)
+end
+
+-- Barging: wakes all at the front of the queue who fit together. Each stays there until it comes and takes what it finds.
+local function wake()
+  local real_mode, real_count = mode, count
+  for _, attempt in ipairs(redis.call('ZRANGE', Q, 0, MOST / 4)) do
+    local left, m, _, inbox = waiter(attempt)
+    if left == 0 then
+      leave(attempt)
+    elseif not admits(m) then
+      break
+    else
+      if attempt ~= me then write_to(inbox, attempt) end
+      mode, count = m, count + 1
+    end
+  end
+  mode, count = real_mode, real_count
+end
+
+-- Gives the lock to the waiters whose turn it is, and writes to each. Returns the waiter that is first now, if `asked` for, and
+-- stops in front of `me`, who is here and needs no message.
+--
+-- A waiter that gave a sign of life a moment ago gets its whole lease and is told the token: it needs no further trip. Another one,
+-- and everybody in a cluster, gets as long as a waiter may be silent, and confirms; so one that died costs the others no more.
+local unfinished = false
+local function settle(asked)
+  local work = 0
+  while true do
+    local head = redis.call('ZRANGE', Q, 0, 0)[1]
+    if not head or head == me then return head end
+    local left, m, lasts, inbox, text, whole = waiter(head)
+    if left > 0 and not admits(m) then return head end
+    if work >= MOST then
+      -- Enough for one call: the next one is called, and goes on with its own.
+      unfinished = true
+      if left > 0 then write_to(inbox, head) end
+      return head
+    end
+    if left > 0 and not fair then
+      wake()
+      return head
+    end
+    leave(head)
+    if left > 0 then
+      local number = next_token()
+      take(head, m, now + (whole and lasts or patience), text, number)
+      write_to(inbox, whole and head .. number or head)
+      work = work + GRANT
+      if m == 'X' then return asked and redis.call('ZRANGE', Q, 0, 0)[1] end
+    else
+      work = work + 1
+    end
+  end
+end
+
+local function save()
+  -- While it is held alone, the mark may be too careful: it costs the next release a look.
+  local more = mode == 'X' and v and sub(v, MARK, MARK) == '+' or redis.call('EXISTS', Q, T) > 0
+  local value, lasts = token, tonumber(fence)
+  if mode == 'X' then
+    value = token .. (more and '+' or '-') .. owner .. fence .. label
+    lasts = expires - now + fence
+  elseif mode ~= '' then
+    local longest = redis.call('ZRANGE', H, -1, -1, 'WITHSCORES')[2] - now
+    keep(H, longest + 1000)
+    keep(I, longest + 1000)
+    value, lasts = token .. '+' .. mode, longest + fence
+  elseif more then
+    value = token .. '+'
+  end
+  if value ~= v then
+    redis.call('SET', K, value, 'PX', lasts)
+  elseif mode ~= 'X' then
+    keep(K, lasts)
+  end
+end
+
+-- The end of every script: first all is written, then it is told. A message that cannot be sent takes nothing back: its waiter finds the
+-- grant by its next sign of life.
+local function finish(answer)
+  if v or mode ~= '' or wish ~= '-' then save() end
+  for n = 1, #letters, 2 do redis.pcall('PUBLISH', letters[n], letters[n + 1]) end
+  return answer
+end
+
 -- Undoes an attempt, whatever it has left: a hold, a place in the queue, or nothing. lock.lua stands before it in the same script.
 --
--- KEYS  1 the lock
+-- KEYS  the six of a lock, as in lock.lua
 -- ARGV  1 attempt   2 how, as in lock.lua
 --       3 how long to refuse requests of the attempt that are still under way, ms; 0 when there are none
 -- Returns  1 when it held the lock, else 0
-redis.call('ZREM', Q, me)
-redis.call('HDEL', W, me)
+leave(me)
 local held = free(me)
 local memory = tonumber(ARGV[3])
 if memory > 0 then
@@ -14,5 +244,4 @@ if memory > 0 then
   keep(T, memory)
 end
 settle()
-if v or mode ~= '' then save() end
-return held and 1 or 0
+return finish(held and 1 or 0)

@@ -1,35 +1,54 @@
+-- Made of parts/value.lua, many.lua by the test in script.rs (DLOCK_WRITE_SCRIPTS=1 writes it): change those.
+
+-- The value of a lock's key, and the one place that knows what stands where in it (plain numbers: a function would cost every call its making):
+--
+--   <token, 16 digits>                               free, and nothing else exists
+--   <token>-<owner, 32><fence, 13 digits><label>     one exclusive holder, and nothing else exists
+--   <token>+<owner, 32><fence, 13 digits><label>     ... and there may be waiters or tombstones
+--   <token>+S   <token>+P<limit>   <token>+          shared holders, permits, nobody: the mode stands where the owner would
+--
+-- The time to live of the key is what is left of the lease of its exclusive holder, plus `fence`: how long the token is remembered
+-- after that. So an exclusive hold has ended when no more than `fence` is left. An owner begins with a hexadecimal digit, a mode does not.
+local TOKEN_END, MARK, OWNER, OWNER_END, FENCE, FENCE_END, LABEL = 16, 17, 18, 49, 50, 62, 63
+local sub = string.sub
+
 -- Takes and frees many locks in one trip: each by the short cut of acquire.lua or release.lua, or not at all. What goes wrong with one
 -- does not touch the others: whoever then asks alone is told what it is.
 --
--- KEYS  the locks
+-- KEYS  the locks; then for each lock to take its keys 2, 4 and 6 of lock.lua
 -- ARGV  1 lease + time to live of a fence counter of those to take, ms
 --       then for each lock, to take it the end of its value as in acquire.lua; to free it a minus and the attempt
 -- Returns  for each lock its fencing token (text) when taken, 1 when freed, 0 when the short cut does not lead there
-local pcall, sub = redis.pcall, string.sub
+local pcall = redis.pcall
 local answers, changed, stamp = {}, {}, nil
+local locks = #ARGV - 1
+local side = locks + 1
 -- One look at all of them. It fails as a whole if one key is forbidden, or the command is: then each is looked at for itself.
-local values = pcall('MGET', unpack(KEYS))
-for i, key in ipairs(KEYS) do
+local values = pcall('MGET', unpack(KEYS, 1, locks))
+for i = 1, locks do
   -- The same lock may be freed and taken in one trip.
-  local wish, v, new, answer = ARGV[i + 1], changed[key] or values[i], nil, 0
+  local key, wish = KEYS[i], ARGV[i + 1]
+  local v, new, answer = changed[key] or values[i], nil, 0
   if values.err and not changed[key] then v = pcall('GET', key) end
-  if type(v) == 'table' then
-    -- An error: this key is forbidden, or no lock.
-  elseif string.byte(wish) == 45 then
-    -- The client found its hold good by its own clock, and nobody has taken the lock since.
-    if v and sub(v, 17, 49) == wish then
-      new = sub(v, 1, 16)
+  if string.byte(wish) == 45 then
+    -- The client found its hold good by its own clock, and nobody has taken the lock since. A value that is a table is an error: this
+    -- key is forbidden, or no lock.
+    if v and type(v) ~= 'table' and sub(v, MARK, OWNER_END) == wish then
+      new = sub(v, 1, TOKEN_END)
       if pcall('SET', key, new, 'KEEPTTL').ok then answer = 1 end
     end
-  elseif v and #v == 16 or not v and pcall('EXISTS', key, key .. ':q', key .. ':h', key .. ':t') == 0 then
-    if not stamp then
-      local t = redis.call('TIME')
-      stamp = t[1] .. sub('00000' .. t[2], -6)
+  else
+    if v and type(v) ~= 'table' and #v == TOKEN_END or not v and pcall('EXISTS', key, KEYS[side], KEYS[side + 1], KEYS[side + 2]) == 0 then
+      if not stamp then
+        local t = redis.call('TIME')
+        stamp = t[1] .. sub('00000' .. t[2], -6)
+      end
+      local token = stamp
+      if v and stamp <= v then token = tonumber(v) and string.format('%016.0f', v + 1) end
+      new = token and token .. '-' .. wish
+      if new and pcall('SET', key, new, 'PX', ARGV[1]).ok then answer = token end
     end
-    local token = stamp
-    if v and stamp <= v then token = tonumber(v) and string.format('%016.0f', v + 1) end
-    new = token and token .. '-' .. wish
-    if new and pcall('SET', key, new, 'PX', ARGV[1]).ok then answer = token end
+    side = side + 3
   end
   if answer ~= 0 then changed[key] = new end
   answers[i] = answer

@@ -1,9 +1,9 @@
 -- Who waits for a lock at a quorum, whose nodes keep no queue: each client says so from time to time, at one node.
 --
--- KEYS  1 the lock
+-- KEYS  1 sorted set of the lock's waiters: client -> end of memory
 -- ARGV  1 client   2 how long to remember that it waits, ms; 0: it only asks
 -- Returns  1 when another client waits, else 0
-local M = KEYS[1] .. ':m'
+local M = KEYS[1]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 if ARGV[2] ~= '0' then

@@ -2,13 +2,15 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use dlock_core::{Attempt, Error, ErrorKind, HeldNow, Lease, Mode, Moment, Request, Result};
+use dlock_core::backend::{Attempt, Lease, Request};
+use dlock_core::{Error, ErrorKind, HeldNow, Mode, Moment, Result};
 
-use super::{gone, in_order};
-use crate::connect::{Seen, Session};
+use super::gone;
+use crate::connect::{Listing, Seen, Session};
 use crate::error::Fault;
-use crate::queue::{Obstacle, Place, State, Verdict, places, read_data};
+use crate::queue::{Place, Verdict, verdict};
 
 /// What the backend needs to find a hold again.
 #[derive(Debug)]
@@ -17,6 +19,8 @@ pub(crate) struct Node {
     pub(crate) sequence: i64,
     pub(crate) session: i64,
     pub(crate) label: Arc<str>,
+    /// A permit that was granted after a wait, whose successor may not have been told. The renewal tells it again.
+    pub(crate) untold: AtomicBool,
 }
 
 /// An attempt with its place in the queue.
@@ -25,9 +29,10 @@ pub(crate) struct Queued {
     pub(crate) parent: String,
     pub(crate) mine: Place,
     pub(super) czxid: i64,
-    /// The queue as it was last read.
-    pub(crate) places: Vec<Place>,
-    /// When the last request that was answered was sent: the session lived then.
+    /// What it may do in the queue as it was last read. The queue itself is not kept: thousands may wait.
+    pub(crate) verdict: Verdict,
+    /// The session lived then: a request that needs the leader was sent at that moment, and was answered. Reads do not count, because a
+    /// follower that has lost its leader answers them, while the others may have ended the session.
     pub(crate) sent: Moment,
     /// Resolves when our node is changed or gone; set while we wait.
     pub(crate) own: Option<Telling>,
@@ -41,40 +46,28 @@ impl Queued {
         format!("{}/{node}", self.parent)
     }
 
-    pub(crate) fn verdict(&self) -> Result<Verdict> {
-        crate::queue::verdict(&self.mine, &self.places).ok_or_else(removed)
-    }
-
-    /// A reader behind a writer, which may have become a reader.
-    pub(crate) fn may_share_with(&self, obstacle: &Obstacle) -> bool {
-        self.mine.mode == Mode::Shared && obstacle.mode == Mode::Exclusive
-    }
-
-    pub(super) async fn state_of(&self, obstacle: &Obstacle) -> Result<State, Fault> {
-        let (data, _) = self.session.data(&self.path_of(&obstacle.node)).await?;
-        Ok(read_data(&data).0)
-    }
-
-    /// Reads the queue again.
-    pub(crate) async fn look(&mut self, request: &Request) -> Result<()> {
+    /// Reads the queue again, behind a `sync`, which proves that the session lives.
+    pub(crate) async fn look(&mut self, request: &Request) -> Result<Arc<Listing>> {
         loop {
             self.session.up().await?;
             let sent = request.now();
-            let read = async {
-                let (children, _) = self.session.children(&self.parent).await?;
-                in_order(&self.session, &self.parent, places(&children)).await
-            };
-            match read.await {
-                Ok(places) => {
-                    self.places = places;
+            match self.session.queue(&self.parent).await {
+                Ok(all) => {
+                    self.judge(&all.places)?;
                     self.sent = sent;
-                    return Ok(());
+                    return Ok(all);
                 }
                 Err(Fault::Broken(_)) => {}
                 Err(Fault::NoNode) => return Err(removed()),
                 Err(fault) => return Err(fault.into()),
             }
         }
+    }
+
+    /// Notes what the place may do in this queue.
+    pub(crate) fn judge(&mut self, all: &[Place]) -> Result<()> {
+        self.verdict = verdict(&self.mine, all).ok_or_else(removed)?;
+        Ok(())
     }
 
     /// The lock is ours, and the session lived when our last answered request was sent.
@@ -84,9 +77,15 @@ impl Queued {
             sequence: self.mine.sequence,
             session: self.session.id(),
             label: request.label().into(),
+            untold: AtomicBool::new(self.tells(request)),
         };
         let lease = Lease::new(request, self.sent).with_native(Arc::new(node));
         Attempt::Held(crate::fence::with_token(lease, self.czxid))
+    }
+
+    /// Whether somebody may wait to be told that this permit was granted: it was not when it came.
+    pub(crate) fn tells(&self, request: &Request) -> bool {
+        matches!(self.mine.mode, Mode::Permit { .. }) && request.is_contended()
     }
 
     /// Gives the place back.
@@ -96,14 +95,18 @@ impl Queued {
 
     pub(crate) async fn conflict(&self, request: &Request, used: u32) -> Result<Attempt> {
         self.leave().await?;
-        Err(Error::new(
-            ErrorKind::Conflict,
-            format!(
-                "this semaphore is in use with {used} permits, and {} was asked for: everybody must give the same limit",
-                request.mode()
-            ),
-        ))
+        Err(conflict(request, used))
     }
+}
+
+pub(super) fn conflict(request: &Request, used: u32) -> Error {
+    Error::new(
+        ErrorKind::Conflict,
+        format!(
+            "this semaphore is in use with {used} permits, and {} was asked for: everybody must give the same limit",
+            request.mode()
+        ),
+    )
 }
 
 pub(crate) fn removed() -> Error {

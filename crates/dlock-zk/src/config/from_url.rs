@@ -1,14 +1,18 @@
 //! The settings as a URL.
 
-use dlock_core::{BackendUrl, Error, Result};
+use dlock_core::backend::BackendUrl;
+use dlock_core::{Error, Result};
 
-use super::{Config, Tls};
+use super::{Config, Grants, Tls};
 
 const KNOWN: &[&str] = &[
     "session",
+    "lease",
     "connect_timeout",
     "folder",
     "access",
+    "allow",
+    "auth",
     "ca",
     "cert",
     "key",
@@ -17,7 +21,8 @@ const KNOWN: &[&str] = &[
 impl Config {
     /// Reads `zk://user:password@h1:2181,h2:2181/chroot?key=value`, or `zks://` with TLS.
     ///
-    /// The parameters are `session`, `connect_timeout`, `folder`, `access` and, with `zks`, the files `ca`, `cert` and `key`.
+    /// The parameters are `session`, `connect_timeout`, `folder`, `access`, `allow`, `auth` and, with `zks`, the files `ca`, `cert` and `key`. `lease` is
+    /// another word for `session`, which every store knows.
     ///
     /// # Errors
     ///
@@ -46,7 +51,7 @@ impl Config {
             }
             (None, None) => None,
         };
-        if let Some(session) = url.take_duration("session")? {
+        if let Some(session) = url.take_session("session")? {
             config.session = session;
         }
         if let Some(limit) = url.take_duration("connect_timeout")? {
@@ -56,6 +61,10 @@ impl Config {
             config.folder = folder;
         }
         config.access = url.take("access")?;
+        config.scheme = url.take("auth")?.unwrap_or_default();
+        if let Some(Grants(grants)) = url.take("allow")? {
+            config.grants = grants;
+        }
         if tls {
             let file =
                 |what: &str, path: Option<String>| path.map(|path| read(what, &path)).transpose();
@@ -110,10 +119,27 @@ mod tests {
             assert_eq!(config.identity_text(), identity, "{url}");
             assert_eq!(config.servers(), servers, "{url}");
         }
+        let session = |url| Config::from_url(url).expect(url).session_time();
+        assert_eq!(session("zk://h?lease=7s"), session("zk://h?session=7s"));
+        assert_ne!(session("zk://h?lease=7s"), session("zk://h"));
         let access = |url| Config::from_url(url).expect(url).effective_access();
-        assert_eq!(access("zk://h"), Access::Open);
-        assert_eq!(access("zk://u:p@h"), Access::Creator);
-        assert_eq!(access("zk://u:p@h?access=open"), Access::Open);
+        assert_eq!(access("zk://h"), Some(Access::Open));
+        assert_eq!(access("zk://u:p@h"), Some(Access::Creator));
+        assert_eq!(access("zk://u:p@h?access=open"), Some(Access::Open));
+        let others = "digest:ops:aGFzaA=:cdrwa;ip:10.0.0.0/8:r";
+        let url = format!("zk://h?allow={others}");
+        assert_eq!(access(&url), None);
+        let config = Config::from_url(&url).expect(&url);
+        let grants = config.grants().iter();
+        let told: Vec<_> = grants
+            .map(|grant| (grant.scheme.as_str(), grant.id.as_str(), grant.permissions))
+            .collect();
+        assert_eq!(
+            told,
+            [("digest", "ops:aGFzaA=", 31), ("ip", "10.0.0.0/8", 1)]
+        );
+        let by_hand = Config::new([("h", 2181)]).allow(others).expect("good");
+        assert_eq!(by_hand, config);
     }
 
     #[test]
@@ -130,10 +156,16 @@ mod tests {
             ("zk://h?folder=a//b", "the folder"),
             ("zk://h?folder=zookeeper", "the folder"),
             ("zk://h?access=all", "open, creator or creator-read"),
+            ("zk://h?allow=ops", "scheme:id:permissions"),
+            ("zk://h?allow=ip:10.0.0.1:", "scheme:id:permissions"),
+            ("zk://h?allow=ip:10.0.0.1:x", "out of cdrwa"),
             ("zk://h?access=creator", "there is no user"),
+            ("zk://h?auth=sasl", "there is no user"),
+            ("zk://u:p@h?auth=kerberos", "digest or sasl"),
             ("zk://:p@h", "a password but no user"),
             ("zk://a%3Ab:p@h", "the user has a colon"),
-            ("zk://h?lease=3s", "is not known"),
+            ("zk://h?lifetime=3s", "is not known"),
+            ("zk://h?lease=3s&session=3s", "give one of them"),
             ("zk://h?ca=/etc/passwd", "does not go together"),
             ("zks://h?ca=/no/such/file", "cannot be read"),
         ] {

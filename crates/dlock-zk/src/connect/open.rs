@@ -1,100 +1,103 @@
 //! How a session is opened.
 
 use std::pin::pin;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dlock_core::{Error, ErrorKind, Result};
-use futures::FutureExt;
+use tokio::sync::{mpsc, watch};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
-use zookeeper_client::{Client, Error as Cause, SessionInfo};
 
+use super::dial::Dialer;
+use super::pulse::Pulse;
+use super::rounds::Rounds;
+use super::serve::{Core, LastWord, Shared, Task};
+use super::watches::Watches;
 use super::why::{Reason, why};
+use super::{Cause, Session, State, acls};
 use crate::config::Config;
 use crate::error::Fault;
 
-/// A server that says nothing for this long is left for another one, also in a long session. Otherwise the client waits for two
-/// fifths of the session, in which nothing could be acquired.
-const SILENCE: Duration = Duration::from_secs(4);
-
-/// A session of the client, within the connect time-out.
-pub(crate) async fn connect(config: &Config, old: Option<SessionInfo>) -> Result<Client> {
-    let mut connecting = pin!(timeout(config.connect_limit(), connector(config, old)?));
+/// A session, new or taken up again, within the connect time-out.
+pub(super) async fn open(config: &Config, old: Option<&Session>) -> Result<Session> {
+    let mut opening = pin!(timeout(config.connect_limit(), begin(config, old)?));
     let reason = tokio::select! {
         biased;
-        answer = &mut connecting => return outcome(config, answer, None),
+        answer = &mut opening => return outcome(config, answer, None),
         reason = why(config) => reason,
     };
     match reason {
         Some(reason) if reason.is_final => Err(reason.error),
-        reason => outcome(config, connecting.await, reason),
+        reason => outcome(config, opening.await, reason),
     }
 }
 
 fn outcome(
     config: &Config,
-    answer: Result<Result<Client, Cause>, Elapsed>,
+    answer: Result<Result<Session, Cause>, Elapsed>,
     reason: Option<Reason>,
-) -> Result<Client> {
-    let error = match answer {
-        Ok(Ok(client)) => return Ok(client),
-        // So the client says that it has tried for as long as a session lasts.
-        Ok(Err(cause)) if cause != Cause::Timeout => return Err(Fault::from(cause).into()),
-        Ok(Err(_)) | Err(_) => Error::new(
-            ErrorKind::Unreachable,
-            format!(
-                "no server of {} answered within {:?}: are they running and reachable?",
-                config.identity_text(),
-                config.connect_limit().min(config.session_time())
-            ),
+) -> Result<Session> {
+    match answer {
+        Ok(Ok(session)) => Ok(session),
+        Ok(Err(cause)) => Err(Fault::from(cause).into()),
+        Err(_) => Err(reason.map_or_else(|| unanswered(config), |reason| reason.error)),
+    }
+}
+
+fn unanswered(config: &Config) -> Error {
+    let (servers, limit) = (config.identity_text(), config.connect_limit());
+    Error::new(
+        ErrorKind::Unreachable,
+        format!(
+            "no server of {servers} answered within {limit:?}: are they running and reachable?"
         ),
-    };
-    Err(reason.map_or(error, |reason| reason.error))
+    )
 }
 
-/// The client's call that opens a session.
-fn connector(
+/// Tries until a server has answered.
+fn begin(
     config: &Config,
-    old: Option<SessionInfo>,
-) -> Result<impl Future<Output = Result<Client, Cause>> + Send> {
-    let session = config.session_time();
-    let mut connector = Client::connector()
-        .with_session_timeout(session)
-        .with_connection_timeout(SILENCE.min(session * 2 / 5));
-    if let Some(auth) = config.auth() {
-        connector = connector.with_auth("digest", auth.as_bytes());
-    }
-    if let Some(old) = old {
-        connector = connector.with_session(old);
-    }
-    let servers = config.servers();
-    #[cfg(feature = "tls")]
-    if let Some(tls) = config.tls_settings() {
-        let connector = connector.with_tls(tls_options(tls)?);
-        return Ok(async move { connector.secure_connect(&servers).await }.boxed());
-    }
-    Ok(async move { connector.connect(&servers).await }.boxed())
-}
-
-#[cfg(feature = "tls")]
-fn tls_options(tls: &crate::config::Tls) -> Result<zookeeper_client::TlsOptions> {
-    use zookeeper_client::TlsOptions;
-    use_ring();
-    let bad =
-        |what: &str, cause: Cause| Error::invalid(format!("the {what} is not good PEM: {cause}"));
-    let options = TlsOptions::new().with_pem_ca(&tls.ca);
-    let options = options.map_err(|cause| bad("certificate authority", cause))?;
-    match &tls.identity {
-        None => Ok(options),
-        Some((cert, key)) => options
-            .with_pem_identity(cert, key)
-            .map_err(|cause| bad("certificate or its key", cause)),
-    }
-}
-
-/// The client takes the cryptography that the process has chosen, and panics if there are two to choose from and none is. It brings
-/// a second one itself, so we choose; what the program has chosen stays.
-#[cfg(feature = "tls")]
-pub(super) fn use_ring() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    old: Option<&Session>,
+) -> Result<impl Future<Output = Result<Session, Cause>>> {
+    let (asks, asked) = mpsc::unbounded_channel();
+    let zxid = old.map_or(0, |old| old.shared.zxid.load(Ordering::Acquire));
+    let shared = Arc::new(Shared {
+        breaks: AtomicU64::new(0),
+        zxid: zxid.into(),
+    });
+    let mut core = Core {
+        hosts: config.hosts().to_vec(),
+        last: None,
+        dialer: Dialer::new(config)?,
+        login: config.login(),
+        ttl: old.map_or(config.session_time(), Session::ttl),
+        ticket: old.map(|old| old.ticket.clone()),
+        shared: shared.clone(),
+        watches: Watches::default(),
+        asks: asks.downgrade(),
+        number: 0,
+    };
+    let (chroot, acls) = (config.chroot_path().to_owned(), acls(config));
+    Ok(async move {
+        let talk = core.connect().await?;
+        let ticket = core.ticket.clone().ok_or(Cause::Garbled)?;
+        let (tell, state) = watch::channel(State::Up);
+        let task = Task {
+            core,
+            asks: asked,
+            closing: false,
+        };
+        tokio::spawn(task.run(talk, LastWord(tell)));
+        Ok(Session {
+            ticket,
+            asks,
+            state,
+            shared,
+            pulse: Pulse::default(),
+            rounds: Rounds::default(),
+            chroot,
+            acls,
+        })
+    })
 }

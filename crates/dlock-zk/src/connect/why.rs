@@ -1,8 +1,9 @@
-//! Why no server answers. The client tries and tries and keeps the reasons to itself, so we knock once by ourselves.
+//! Why no server answers. A session tries and tries, whatever the reasons are, so we knock once beside it, and look.
 
 use std::time::Duration;
 
-use dlock_core::{Error, Host};
+use dlock_core::Error;
+use dlock_core::backend::Host;
 use futures::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -66,13 +67,12 @@ mod tls {
     use std::sync::Arc;
 
     use dlock_core::ErrorKind;
-    use rustls::pki_types::pem::PemObject;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+    use rustls::ClientConnection;
+    use rustls::pki_types::ServerName;
 
     use super::*;
     use crate::config::Tls;
-    use crate::connect::open::use_ring;
+    use crate::connect::dial::tls_config;
 
     /// What became of a handshake that did not succeed.
     enum Failed {
@@ -152,22 +152,7 @@ mod tls {
     }
 
     fn connection(tls: &Tls, host: &Host) -> Option<ClientConnection> {
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(tls.ca.as_bytes()) {
-            roots.add(certificate.ok()?).ok()?;
-        }
-        use_ring();
-        let config = ClientConfig::builder().with_root_certificates(roots);
-        let config = match &tls.identity {
-            None => config.with_no_client_auth(),
-            Some((certificates, key)) => {
-                let chain: Result<Vec<_>, _> =
-                    CertificateDer::pem_slice_iter(certificates.as_bytes()).collect();
-                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).ok()?;
-                config.with_client_auth_cert(chain.ok()?, key).ok()?
-            }
-        };
         let name = ServerName::try_from(host.name.clone()).ok()?;
-        ClientConnection::new(Arc::new(config), name).ok()
+        ClientConnection::new(Arc::new(tls_config(tls).ok()?), name).ok()
     }
 }

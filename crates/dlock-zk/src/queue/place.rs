@@ -1,6 +1,7 @@
 //! What a node's name and data say.
 
-use dlock_core::{AttemptId, Mode};
+use dlock_core::Mode;
+use dlock_core::backend::AttemptId;
 use uuid::Uuid;
 
 /// One place in the queue.
@@ -12,18 +13,22 @@ pub(crate) struct Place {
     pub(crate) attempt: Option<Uuid>,
     /// As the name says it. A writer that was downgraded says so in the node's data.
     pub(crate) mode: Mode,
+    /// It was taken by a try, which holds at once or leaves at once.
+    pub(crate) tries: bool,
     pub(crate) sequence: i64,
     /// The number of the transaction that created it; known of all places of a queue in which a number is worn out, and else of none.
     pub(crate) czxid: Option<i64>,
 }
 
 /// The start of a node's name; ZooKeeper adds the sequence number.
-pub(crate) fn node_prefix(attempt: AttemptId, mode: Mode) -> String {
+pub(crate) fn node_prefix(attempt: AttemptId, mode: Mode, tries: bool) -> String {
     let id = attempt.as_uuid().hyphenated();
+    let tries = if tries { "try-" } else { "" };
     match mode {
-        Mode::Exclusive => format!("_c_{id}-lock-"),
-        Mode::Shared => format!("_c_{id}-shared-lock-"),
-        Mode::Permit { limit } => format!("_c_{id}-permit{limit}-lock-"),
+        Mode::Shared => format!("_c_{id}-{tries}shared-lock-"),
+        Mode::Permit { limit } => format!("_c_{id}-{tries}permit{limit}-lock-"),
+        // Also a mode of a later core, which asks only for those that the capabilities name: alone is always safe.
+        _ => format!("_c_{id}-{tries}lock-"),
     }
 }
 
@@ -38,6 +43,10 @@ impl Place {
             Some((kind, sequence)) => (kind, sequence.parse().ok()?),
             None => ("", trailing_number(rest)?),
         };
+        let (kind, tries) = match kind.strip_prefix("try-") {
+            Some(kind) if attempt.is_some() => (kind, true),
+            _ => (kind, false),
+        };
         let permit = || kind.strip_prefix("permit")?.strip_suffix('-')?.parse().ok();
         let mode = match (attempt, kind) {
             (Some(_), "shared-") => Mode::Shared,
@@ -49,6 +58,7 @@ impl Place {
             node: node.to_owned(),
             attempt,
             mode,
+            tries,
             sequence,
             czxid: None,
         })
@@ -65,7 +75,7 @@ impl Place {
     }
 
     /// What tells the order of creation.
-    pub(super) fn order(&self) -> i64 {
+    pub(crate) fn order(&self) -> i64 {
         self.czxid.unwrap_or(self.sequence)
     }
 }
@@ -134,10 +144,15 @@ mod tests {
     fn names_are_curators_and_come_back() {
         let attempt = AttemptId::new();
         for mode in [Mode::Exclusive, Mode::Shared, Mode::Permit { limit: 17 }] {
-            for sequence in ["0000000000", "2147483647", "-2147483648", "-000000005"] {
-                let node = format!("{}{sequence}", node_prefix(attempt, mode));
+            for (sequence, tries) in [
+                ("0000000000", false),
+                ("2147483647", true),
+                ("-2147483648", false),
+                ("-000000005", true),
+            ] {
+                let node = format!("{}{sequence}", node_prefix(attempt, mode, tries));
                 let place = Place::parse(&node).expect(&node);
-                assert_eq!(place.mode, mode);
+                assert_eq!((place.mode, place.tries), (mode, tries));
                 assert!(place.is_of(attempt));
                 assert_eq!(place.sequence, sequence.parse::<i64>().expect("a number"));
                 // Curator sorts by what follows the last "lock-".

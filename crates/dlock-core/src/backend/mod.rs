@@ -1,0 +1,24 @@
+//! What the author of a backend needs: the [`Backend`] trait, what core asks of it and what it answers, and the pieces that
+//! backends are made of.
+
+mod backoff;
+#[cfg(feature = "serde")]
+mod bigint;
+mod capabilities;
+mod into;
+mod request;
+mod store;
+mod url;
+pub(crate) mod wait;
+
+pub use backoff::Backoff;
+pub(crate) use backoff::random_between;
+pub use capabilities::{Capabilities, Capability, Fairness, Liveness, Reach, WakeUp};
+pub use into::IntoBackend;
+#[doc(hidden)]
+pub use into::{Any, Own, Shared};
+pub use request::{
+    Attempt, AttemptId, Busy, FencingToken, Lease, LossReason, Mode, Released, Renewal, Request,
+};
+pub use store::Backend;
+pub use url::{BackendUrl, Host, parse_duration};

@@ -1,0 +1,441 @@
+//! What core asks of a backend, and what a backend answers.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::{Clock, Error, Moment, Name};
+
+/// How a lock is held.
+///
+/// There may be more modes later. Core asks a backend only for those that its [`Capabilities`](crate::Capabilities) name, so an arm for the
+/// others is never reached; let it answer [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), or treat them as exclusive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "snake_case")
+)]
+#[non_exhaustive]
+pub enum Mode {
+    /// Alone.
+    Exclusive,
+    /// With other shared holders, never with an exclusive one.
+    Shared,
+    /// One of `limit` permits.
+    Permit {
+        /// How many permits the semaphore has.
+        limit: u32,
+    },
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exclusive => f.write_str("exclusive"),
+            Self::Shared => f.write_str("shared"),
+            Self::Permit { limit } => write!(f, "permit of {limit}"),
+        }
+    }
+}
+
+/// The identity of one attempt to get a lock, chosen before the first byte is sent.
+///
+/// It is what the store keeps as the owner of a hold: releases, renewals and undos name it, so a stale one never
+/// touches a later hold (C6), and an attempt whose answer was lost can be found again (C15).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttemptId(Uuid);
+
+impl AttemptId {
+    /// A new one, unlike any other.
+    #[allow(clippy::new_without_default, reason = "a default should not be random")]
+    pub fn new() -> Self {
+        Self(Uuid::new_v4())
+    }
+
+    /// The id as a UUID.
+    pub fn as_uuid(&self) -> &Uuid {
+        &self.0
+    }
+}
+
+impl From<Uuid> for AttemptId {
+    fn from(id: Uuid) -> Self {
+        Self(id)
+    }
+}
+
+impl fmt::Display for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.simple().fmt(f)
+    }
+}
+
+/// A number that increases strictly with every hold of a name (C11).
+///
+/// Hand it to the protected resource with every write; the resource keeps the highest it has seen and refuses lower ones.
+/// Then a holder that was paused past its lease can do no harm.
+///
+/// Every store of this library gives numbers from 0 to 2^63 - 1, which SQL's signed `BIGINT` holds: [`as_i64`](FencingToken::as_i64).
+/// With the feature `serde` it is a plain number of that range; a larger one is refused, both ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(transparent)
+)]
+pub struct FencingToken(#[cfg_attr(feature = "serde", serde(with = "super::bigint"))] u64);
+
+impl FencingToken {
+    /// Wraps the store's number.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The number for a signed `BIGINT` column. `None` when it does not fit, which no store of this library does: a number that was
+    /// cut would let a paused holder pass for a later one.
+    ///
+    /// ```
+    /// use dlock_core::FencingToken;
+    ///
+    /// let token = Some(FencingToken::new(42)); // as `Guard::token` gives it
+    /// assert_eq!(token.and_then(FencingToken::as_i64), Some(42));
+    /// assert_eq!(FencingToken::new(u64::MAX).as_i64(), None);
+    /// ```
+    pub fn as_i64(self) -> Option<i64> {
+        i64::try_from(self.0).ok()
+    }
+}
+
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> Self {
+        token.0
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One attempt to get a lock.
+///
+/// Core makes it; a test of a backend may make its own with [`Request::new`].
+#[derive(Debug)]
+pub struct Request {
+    name: Name,
+    mode: Mode,
+    attempt: AttemptId,
+    lease: Duration,
+    renewal_limit: Option<Duration>,
+    trip_timeout: Duration,
+    deadline: Option<Moment>,
+    label: Option<Arc<str>>,
+    clock: Arc<dyn Clock>,
+    contended: AtomicBool,
+}
+
+impl Request {
+    /// An attempt with a new id, a lease of 30 s, no deadline and an empty label.
+    pub fn new(name: Name, mode: Mode, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            name,
+            mode,
+            attempt: AttemptId::new(),
+            lease: crate::lock::settings::DEFAULT_LEASE,
+            renewal_limit: None,
+            trip_timeout: crate::lock::settings::DEFAULT_TRIP_TIMEOUT,
+            deadline: None,
+            label: None,
+            clock,
+            contended: AtomicBool::new(false),
+        }
+    }
+
+    /// Sets the lease.
+    #[must_use]
+    pub fn with_lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Sets how long core waits for one renewal of the hold; a third of the lease unless it is set.
+    #[must_use]
+    pub fn with_renewal_limit(mut self, limit: Duration) -> Self {
+        self.renewal_limit = Some(limit);
+        self
+    }
+
+    /// Sets the longest time a single trip to the store may take.
+    #[must_use]
+    pub fn with_trip_timeout(mut self, limit: Duration) -> Self {
+        self.trip_timeout = limit;
+        self
+    }
+
+    /// Sets the moment at which the caller stops waiting.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Option<Moment>) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Sets the holder's label.
+    #[must_use]
+    pub fn with_label(mut self, label: Arc<str>) -> Self {
+        self.label = Some(label);
+        self
+    }
+
+    /// The lock.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// How it shall be held.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Who asks: the owner to write into the store.
+    pub fn attempt(&self) -> AttemptId {
+        self.attempt
+    }
+
+    /// How long the store shall keep the hold without a renewal.
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// The longest time a single trip to the store may take.
+    pub fn trip_timeout(&self) -> Duration {
+        self.trip_timeout
+    }
+
+    /// When the caller stops waiting; `None` when it waits for ever.
+    pub fn deadline(&self) -> Option<Moment> {
+        self.deadline
+    }
+
+    /// The time left until the deadline; `None` when the caller waits for ever.
+    pub fn time_left(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.since(self.now()))
+    }
+
+    /// Who holds, for people to read: program, host and process by default.
+    pub fn label(&self) -> &str {
+        self.label.as_deref().unwrap_or_default()
+    }
+
+    /// The clock's time now. Read it right before the request that starts the lease is sent.
+    pub fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Notes that the store has answered, and that others hold the lock.
+    ///
+    /// A backend that overrides [`Backend::acquire`](crate::backend::Backend::acquire) calls it as soon as it knows. When the
+    /// time limit then passes, the caller is told "busy"; without it, that the store did not answer (C5).
+    pub fn mark_contended(&self) {
+        self.contended.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the store has said that others hold the lock.
+    pub fn is_contended(&self) -> bool {
+        self.contended.load(Ordering::Relaxed)
+    }
+}
+
+/// The answer to one attempt.
+#[derive(Debug)]
+pub enum Attempt {
+    /// The lock is held by this attempt.
+    Held(Lease),
+    /// Others hold it, and nothing of this attempt is left in the store.
+    Busy(Busy),
+}
+
+/// What the store knows about the wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Busy {
+    /// When asking again is worth it at the latest, for example when the holder's lease would end.
+    pub retry_after: Option<Duration>,
+}
+
+/// A hold as the backend sees it.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    name: Name,
+    mode: Mode,
+    attempt: AttemptId,
+    duration: Duration,
+    renewal_limit: Duration,
+    from: Moment,
+    token: Option<FencingToken>,
+    native: Option<Native>,
+}
+
+#[derive(Clone)]
+struct Native(Arc<dyn Any + Send + Sync>);
+
+impl fmt::Debug for Native {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("..")
+    }
+}
+
+impl Lease {
+    /// The hold that `request` got; `from` is the moment just **before** the request that started the lease was sent (C7).
+    pub fn new(request: &Request, from: Moment) -> Self {
+        Self {
+            name: request.name.clone(),
+            mode: request.mode,
+            attempt: request.attempt,
+            duration: request.lease,
+            renewal_limit: request.renewal_limit.unwrap_or(request.lease / 3),
+            from,
+            token: None,
+            native: None,
+        }
+    }
+
+    /// Sets the fencing token.
+    #[must_use]
+    pub fn with_token(mut self, token: u64) -> Self {
+        self.token = Some(FencingToken(token));
+        self
+    }
+
+    /// Keeps what the backend needs to find the hold again: a path, a connection.
+    #[must_use]
+    pub fn with_native(mut self, native: Arc<dyn Any + Send + Sync>) -> Self {
+        self.native = Some(Native(native));
+        self
+    }
+
+    /// The same hold in another mode, after a downgrade.
+    #[must_use]
+    pub fn with_mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// The same hold counted from another moment. Core uses it to make sure that a reply's time never counts.
+    #[must_use]
+    pub(crate) fn no_later_than(mut self, sent: Moment) -> Self {
+        self.from = self.from.min(sent);
+        self
+    }
+
+    /// The lock.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// How it is held.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The owner in the store.
+    pub fn attempt(&self) -> AttemptId {
+        self.attempt
+    }
+
+    /// How long the store keeps the hold after each renewal. A session store is renewed by its session's time instead.
+    pub fn duration(&self) -> Duration {
+        self.duration
+    }
+
+    /// How long core waits for one renewal of this hold before it drops the call and tries again. A backend that can ask another
+    /// connection or another member waits for each of them no longer than a half of it, so that the second one gets its chance.
+    pub fn renewal_limit(&self) -> Duration {
+        self.renewal_limit
+    }
+
+    /// The moment from which the lease counts.
+    pub fn from(&self) -> Moment {
+        self.from
+    }
+
+    /// The fencing token.
+    pub fn token(&self) -> Option<FencingToken> {
+        self.token
+    }
+
+    /// What the backend kept with [`Lease::with_native`].
+    pub fn native<T: Any>(&self) -> Option<&T> {
+        self.native
+            .as_ref()
+            .and_then(|native| native.0.downcast_ref())
+    }
+}
+
+/// The answer for one lease of a renewal.
+#[derive(Debug)]
+pub enum Renewal {
+    /// The hold was still ours, and its lease counts anew from the moment the renewal was sent.
+    Extended,
+    /// The store says that the hold is gone. This is certain.
+    Lost(LossReason),
+    /// Nothing is known; core tries again until the deadline (C10).
+    Failed(Error),
+}
+
+/// What a release found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[must_use = "only `Freed` and `StillHeld` say that the hold was good to the end"]
+pub enum Released {
+    /// The lock was ours until now, and is free.
+    Freed,
+    /// An outer guard of the same owner still holds the lock (reentrancy).
+    StillHeld,
+    /// The hold had been lost before: the protected work may have overlapped with another holder's.
+    AlreadyLost,
+    /// The store did not confirm it in time. It is tried again in the background until it does or the lease is over.
+    Unknown,
+}
+
+/// Why a hold was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The lease could not be renewed in time.
+    Expired,
+    /// The store says that the hold is gone: broken by an administrator, evicted, or taken over.
+    Gone,
+    /// The session that carried the hold has ended.
+    SessionEnded,
+    /// The maximum hold time was reached.
+    MaxHold,
+    /// The client was closed.
+    Closed,
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "the lease could not be renewed in time",
+            Self::Gone => "the store no longer has the hold",
+            Self::SessionEnded => "the session ended",
+            Self::MaxHold => "the maximum hold time was reached",
+            Self::Closed => "the client was closed",
+        })
+    }
+}

@@ -1,0 +1,181 @@
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::wait;
+
+use crate::backend::{Attempt, Lease, Renewal, Request};
+use crate::{Capabilities, Capability, Error, ErrorKind, LockInfo, Name, Released, Result};
+
+/// A store that can hold locks.
+///
+/// A backend makes **single attempts**; core does everything else: it waits, queues the tasks of one client, keeps
+/// deadlines, renews, tells of losses, counts re-entries and statistics, and cleans up after dropped futures and lost replies.
+/// Write [`try_acquire`](Backend::try_acquire), [`renew`](Backend::renew), [`release`](Backend::release) and
+/// [`abandon`](Backend::abandon), say what the store can do in [`capabilities`](Backend::capabilities), and run the
+/// conformance suite (`dlock-conformance`) against it.
+///
+/// # What must hold
+///
+/// - The owner in the store is [`Request::attempt`]. Every change compares it in the same atomic step (C6).
+/// - `try_acquire` with the same attempt twice is one hold: stores and proxies re-send requests (C15).
+/// - `renew`, `release` and `abandon` of a hold that is gone change nothing and say so.
+/// - `renew`, `release` and `downgrade` find a hold by its attempt, whatever mode the lease says: the answer to a downgrade may have
+///   been lost (C15).
+/// - **Every future may be dropped at any await point.** What it may have left in the store is then removed by `abandon`, which
+///   core calls with the same request. After `abandon` has returned `Ok`, that attempt holds nothing, waits nowhere,
+///   and cannot take effect later, even when a request of it is still under way to the store (C13).
+/// - Contention is [`Attempt::Busy`], and an error is an error: a store out of reach is [`ErrorKind::Unreachable`] or
+///   [`ErrorKind::TimedOut`], never busy (C5). Wrong credentials are [`ErrorKind::Denied`].
+/// - Names and labels are data: bind or escape them (C3).
+/// - No panics, no secrets in `Debug` output or errors.
+#[async_trait]
+pub trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// What this store can do. It never changes after the backend was made.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Which store this is, without secrets, for people and for the order of a
+    /// [`MultiLock`](crate::MultiLock)'s members: two clients of the same store give the same text.
+    fn identity(&self) -> &str;
+
+    /// One attempt, without waiting for a holder.
+    ///
+    /// `Held` carries a [`Lease`] counted from the moment just before the request was sent. `Busy` is proof that nothing of
+    /// this attempt is left in the store.
+    ///
+    /// # Errors
+    ///
+    /// Anything that is neither; [`Error::held_now`] tells whether the attempt may have succeeded.
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt>;
+
+    /// Waits for the lock, until the request's deadline if it has one.
+    ///
+    /// The default asks again with randomised pauses. A store with a queue or a notification overrides it, and then
+    ///
+    /// - calls [`Request::mark_contended`] once the store has said that others hold the lock,
+    /// - answers `Busy` at the deadline, with nothing left in the store. It may also leave that to core, which drops the future
+    ///   at the deadline and calls `abandon`,
+    /// - returns an error when the store can no longer be reached: core then decides whether to try again.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_acquire`](Backend::try_acquire).
+    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+        wait::poll(self, request).await
+    }
+
+    /// Extends many leases with as few trips as the store allows, one answer for each, in order.
+    ///
+    /// A session store proves with one trip, sent after this call began, that its session lives (and that each hold is
+    /// still there, where that costs no further trip).
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal>;
+
+    /// Frees a hold if it is still ours: [`Released::Freed`] or [`Released::AlreadyLost`].
+    ///
+    /// # Errors
+    ///
+    /// When the store did not confirm either; core tries again in the background.
+    async fn release(&self, lease: &Lease) -> Result<Released>;
+
+    /// Undoes an attempt whose outcome is unknown, whatever it may have left: a hold, a queue entry, or nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the store did not confirm; core tries again in the background.
+    async fn abandon(&self, request: &Request) -> Result<()>;
+
+    /// Turns an exclusive hold into a shared one without a moment in between at which it is free. Repeating it is harmless.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] when the hold is gone.
+    async fn downgrade(&self, lease: &Lease) -> Result<()> {
+        let _ = lease;
+        Err(self.lacks(Capability::Downgrade))
+    }
+
+    /// Who holds and who waits; a lock nobody uses is free, not an error.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be asked.
+    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
+        let _ = name;
+        Err(self.lacks(Capability::Inspect))
+    }
+
+    /// All locks that are held and whose name starts with `prefix`, sorted by name.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be asked.
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        let _ = prefix;
+        Err(self.lacks(Capability::Inspect))
+    }
+
+    /// Frees the lock by force, whoever holds it; `true` when somebody did. Waiters then get it as after a release, and
+    /// tokens keep increasing.
+    ///
+    /// # Errors
+    ///
+    /// When the store did not confirm.
+    async fn break_lock(&self, name: &Name) -> Result<bool> {
+        let _ = name;
+        Err(self.lacks(Capability::Break))
+    }
+
+    /// Whether somebody of another client waits for the lock; `true` when that is not known.
+    ///
+    /// Asked of a store without a queue when the tasks of this client have taken the lock from each other for
+    /// [`local_turns`](crate::Settings::local_turns): they pause only if somebody may need the pause. A store that cannot tell
+    /// leaves this out.
+    ///
+    /// # Cancel safety
+    ///
+    /// It changes nothing, so it may be dropped.
+    async fn others_wait(&self, name: &Name) -> bool {
+        let _ = name;
+        true
+    }
+
+    /// Resolves when the exclusive holder of `name` is another than `seen` (an owner as [`inspect`](Backend::inspect) shows it;
+    /// `None` for nobody), or may be. For those who watch, as [`Election::observe`](crate::Election::observe) does: they look again
+    /// when it resolves, and at intervals in any case. A store that cannot tell never resolves.
+    ///
+    /// # Cancel safety
+    ///
+    /// It changes nothing, so it may be dropped at any await point, and must then leave nothing behind.
+    async fn changed(&self, name: &Name, seen: Option<&str>) {
+        let _ = (name, seen);
+        std::future::pending().await
+    }
+
+    /// Whether the store gets requests in the order in which they were made, and has a queue for who comes too early.
+    ///
+    /// Then the next task of a client asks for a lock while the release before it is still under way, which saves one of the two
+    /// trips of a hand-over. It is for speed alone: a request that overtakes the release after all waits in the store's queue.
+    fn keeps_order(&self) -> bool {
+        false
+    }
+
+    /// Ends connections and background tasks. Called after every hold was given back; again if a first call failed or was cut off.
+    ///
+    /// # Errors
+    ///
+    /// When something could not be ended in order.
+    async fn close(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The error for something this backend does not offer.
+    #[doc(hidden)]
+    fn lacks(&self, capability: Capability) -> Error {
+        Error::new(
+            ErrorKind::Unsupported,
+            format!("this backend does not offer {capability}"),
+        )
+        .with_backend(self.capabilities().backend)
+    }
+}

@@ -1,0 +1,205 @@
+//! What a lock handle asks for: which lock, how, for whom, and how long the caller is ready to wait.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tracing::Instrument;
+
+use super::client::Client;
+use super::walk::Walk;
+use crate::lock::guard::Guard;
+use crate::lock::settings::Checked;
+use crate::lock::stats::Event;
+use crate::{Error, ErrorKind, LockInfo, Mode, Moment, Name, Operation, Owner, Result};
+
+/// How long the caller is ready to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    Try,
+    Within(Duration),
+    Forever,
+}
+
+impl Patience {
+    pub(crate) fn within(limit: Duration) -> Self {
+        if limit.is_zero() {
+            Self::Try
+        } else {
+            Self::Within(limit)
+        }
+    }
+}
+
+/// What a lock handle is made of: which lock of which client, how it is held, and for whom.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask {
+    pub(crate) client: Arc<Client>,
+    pub(crate) settings: Arc<Checked>,
+    pub(crate) name: Name,
+    pub(crate) mode: Mode,
+    pub(crate) owner: Option<Owner>,
+}
+
+impl Ask {
+    /// The same lock in another mode.
+    pub(crate) fn with_mode(&self, mode: Mode) -> Self {
+        Self {
+            mode,
+            ..self.clone()
+        }
+    }
+
+    pub(crate) async fn try_now(&self) -> Result<Option<Guard>> {
+        self.acquire(Patience::Try, &self.settings.label).await
+    }
+
+    pub(crate) async fn within(&self, limit: Duration) -> Result<Option<Guard>> {
+        let patience = Patience::within(limit);
+        self.acquire(patience, &self.settings.label).await
+    }
+
+    pub(crate) async fn wait(&self) -> Result<Guard> {
+        self.wait_as(&self.settings.label).await
+    }
+
+    /// Waits as long as the settings allow, with a label of its own.
+    pub(crate) async fn wait_as(&self, label: &Arc<str>) -> Result<Guard> {
+        let patience = match self.settings.wait_at_most {
+            Some(limit) => Patience::within(limit),
+            None => Patience::Forever,
+        };
+        let guard = self.acquire(patience, label).await?;
+        guard.ok_or_else(|| {
+            let limit = self.settings.wait_at_most.unwrap_or_default();
+            let error = Error::new(
+                ErrorKind::Busy,
+                format!("still held by others after {limit:?}: try later, or wait longer"),
+            );
+            self.explain(error)
+        })
+    }
+
+    pub(crate) async fn acquire(
+        &self,
+        patience: Patience,
+        label: &Arc<str>,
+    ) -> Result<Option<Guard>> {
+        let span = tracing::debug_span!(
+            "dlock_acquire", name = %self.name, mode = %self.mode, backend = self.client.backend_name()
+        );
+        let started = self.client.clock.now();
+        let mut counted = Counted {
+            ask: self,
+            event: Event::Cancelled,
+            started,
+        };
+        self.client.ledger.stats.begins_to_wait();
+        let walk = Walk {
+            ask: self,
+            label,
+            patience,
+            started,
+            asked_in: tracing::Span::current().metadata().map(|span| span.name()),
+            deadline: match patience {
+                Patience::Within(limit) => Some(started + limit),
+                _ => None,
+            },
+        };
+        let outcome = walk.walk().instrument(span).await;
+        counted.event = match &outcome {
+            Ok(Some(guard)) if guard.is_reentry() => Event::Reentered,
+            Ok(Some(_)) => Event::Acquired,
+            Ok(None) if patience == Patience::Try => Event::Busy,
+            Ok(None) => Event::GaveUp,
+            Err(_) => Event::Failed,
+        };
+        outcome.map_err(|error| self.explain(error))
+    }
+
+    /// Waits with somebody, and tells when that lasts long, with who holds: it may be the very task that waits.
+    ///
+    /// Timers cost more than a local hand-over, so only those use it who ask the store or are the first to wait for their turn.
+    pub(super) async fn tell_when_long<T>(&self, wait: impl Future<Output = T>) -> T {
+        let mut wait = pin!(wait);
+        // Most waits are over before a timer is worth it.
+        if let Poll::Ready(outcome) = poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx))).await {
+            return outcome;
+        }
+        let Some(after) = self.settings.warn_after else {
+            return wait.await;
+        };
+        let clock = &self.client.clock;
+        let at = clock.now() + after;
+        tokio::select! {
+            biased;
+            outcome = &mut wait => return outcome,
+            () = clock.sleep_until(at) => {}
+        }
+        tokio::select! {
+            biased;
+            outcome = &mut wait => return outcome,
+            () = self.tell_who_holds(after) => {}
+        }
+        wait.await
+    }
+
+    async fn tell_who_holds(&self, after: Duration) {
+        let name = &self.name;
+        let now = self.client.clock.now();
+        if let Some(hold) = self.client.queue.holder(name, now) {
+            let taken_in = hold.taken_in.unwrap_or("no span");
+            tracing::warn!(
+                %name, waited = ?after, taken_in,
+                "this very client holds the lock it waits for: a task that waits for itself needs an Owner, or waits for ever"
+            );
+            return;
+        }
+        let info = self.inspect().await;
+        let holders = info.map(|info| {
+            let labels = info.holders.into_iter().map(|holder| holder.label);
+            labels.collect::<Vec<_>>().join(", ")
+        });
+        match holders {
+            Ok(holders) => {
+                tracing::warn!(%name, waited = ?after, %holders, "still waiting for a lock")
+            }
+            Err(error) => {
+                tracing::warn!(%name, waited = ?after, %error, "still waiting for a lock")
+            }
+        }
+    }
+
+    /// Who holds and who waits.
+    pub(crate) async fn inspect(&self) -> Result<LockInfo> {
+        self.client
+            .question(
+                &self.settings,
+                Operation::Inspect,
+                self.client.backend.inspect(&self.name),
+            )
+            .await
+    }
+
+    fn explain(&self, error: Error) -> Error {
+        self.client.explain(error, Operation::Acquire, &self.name)
+    }
+}
+
+/// Counts and times every acquire once, also one whose future was dropped.
+struct Counted<'a> {
+    ask: &'a Ask,
+    event: Event,
+    started: Moment,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        let client = &self.ask.client;
+        let waited = client.clock.now().since(self.started);
+        let group = &self.ask.settings.group;
+        client.ledger.stats.ends_to_wait(self.event, waited, group);
+    }
+}

@@ -1,0 +1,330 @@
+//! One attempt to get a lock, and the hold it became, as everybody in this client sees it.
+//!
+//! What changes an entry is in `ledger/life.rs`; here is what may be read at any moment.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use super::client::Client;
+use super::ledger::Asker;
+use super::queue::Turn;
+use crate::backend::{Backoff, Lease, Request};
+use crate::lock::settings::Checked;
+use crate::sync::locked;
+use crate::{Clock, LossReason, Mode, Moment, Name, Owner};
+
+/// Timers have a grain of a millisecond and fire late: losses are declared this much before the end, so that the signal
+/// fires no later than `valid_until` (C8).
+const TIMER_GRAIN: Duration = Duration::from_millis(2);
+
+/// The validity of what is not held, or was seen to have passed. It is never raised again (C9).
+const OVER: u64 = 0;
+
+/// Where an entry is in its life; the diagram is in `ledger/life.rs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Asking,
+    Held,
+    Releasing,
+    Undoing,
+    Over,
+}
+
+/// How a hold ended, for its guards. A release and a loss exclude each other (C9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    NotYet,
+    LetGo,
+    Lost(LossReason),
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) id: u64,
+    pub(crate) settings: Arc<Checked>,
+    pub(crate) owner: Option<Owner>,
+    /// The name of the caller's span.
+    pub(crate) taken_in: Option<&'static str>,
+    /// Nanoseconds of the clock, or [`OVER`].
+    valid_until: AtomicU64,
+    ending: AtomicU8,
+    changed: Notify,
+    /// Written by the ledger alone, while it holds its own lock.
+    pub(super) life: Mutex<Life>,
+}
+
+#[derive(Debug)]
+pub(super) struct Life {
+    pub(super) phase: Phase,
+    pub(super) subject: Subject,
+    /// The local queue's turn, kept while an exclusive hold lasts and until its release was tried.
+    pub(super) turn: Option<Turn>,
+    /// How often the owner has entered.
+    pub(super) guards: u32,
+    pub(super) granted_at: Moment,
+    /// When `max_hold` ends it.
+    pub(super) ends_at: Moment,
+    /// Where the entry stands in the schedule.
+    pub(super) due: Moment,
+    /// The last trip that was begun for it, and whether it is under way. An answer to an earlier trip plans nothing.
+    pub(super) trip: u32,
+    pub(super) under_way: bool,
+    /// The last renewal failed.
+    pub(super) in_trouble: bool,
+    pub(super) downgrade: Downgrade,
+    pub(super) undo: Option<Box<Undo>>,
+}
+
+/// What the store knows the entry by.
+#[derive(Debug, Clone)]
+pub(crate) enum Subject {
+    Attempt(Arc<Request>),
+    Hold(Arc<Lease>),
+}
+
+/// From the call on, the guard counts as a reader's; the store is asked until it has confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Downgrade {
+    NotAsked,
+    InDoubt,
+    Done,
+}
+
+/// What clean-up has to know.
+#[derive(Debug)]
+pub(super) struct Undo {
+    /// When the store has forgotten it by itself.
+    pub(super) until: Moment,
+    /// Until when it keeps the client alive. After that the end of the client may do what the store did not confirm: a session
+    /// that is closed frees its locks.
+    pub(super) keeps_until: Moment,
+    pub(super) keeps: Option<Arc<Client>>,
+    pub(super) pauses: Backoff,
+    /// The store was told at least once.
+    pub(super) tried: bool,
+}
+
+impl Entry {
+    pub(super) fn asking(id: u64, asker: Asker, request: Arc<Request>) -> Self {
+        Self {
+            id,
+            settings: asker.settings,
+            owner: asker.owner,
+            taken_in: asker.span,
+            valid_until: AtomicU64::new(OVER),
+            ending: AtomicU8::new(code_of(Ending::NotYet)),
+            changed: Notify::new(),
+            life: Mutex::new(Life {
+                phase: Phase::Asking,
+                subject: Subject::Attempt(request),
+                turn: None,
+                guards: 0,
+                granted_at: Moment::NEVER,
+                ends_at: Moment::NEVER,
+                due: Moment::NEVER,
+                trip: 0,
+                under_way: false,
+                in_trouble: false,
+                downgrade: Downgrade::NotAsked,
+                undo: None,
+            }),
+        }
+    }
+
+    pub(crate) fn subject(&self) -> Subject {
+        locked(&self.life).subject.clone()
+    }
+
+    /// The lease of a hold, as the store knows it; `None` before the grant.
+    pub(crate) fn lease(&self) -> Option<Arc<Lease>> {
+        match &locked(&self.life).subject {
+            Subject::Hold(lease) => Some(lease.clone()),
+            Subject::Attempt(_) => None,
+        }
+    }
+
+    pub(crate) fn name(&self) -> Name {
+        match &locked(&self.life).subject {
+            Subject::Hold(lease) => lease.name().clone(),
+            Subject::Attempt(request) => request.name().clone(),
+        }
+    }
+
+    /// How its guards may use it: a downgrade counts from the call on.
+    pub(crate) fn mode(&self) -> Mode {
+        let life = locked(&self.life);
+        match (&life.subject, life.downgrade) {
+            (Subject::Hold(lease), Downgrade::NotAsked) => lease.mode(),
+            (Subject::Hold(_), _) => Mode::Shared,
+            (Subject::Attempt(request), _) => request.mode(),
+        }
+    }
+
+    /// Whether it was taken to write, however it is held now.
+    pub(crate) fn was_taken_to_write(&self) -> bool {
+        let life = locked(&self.life);
+        match (&life.subject, life.downgrade) {
+            (Subject::Hold(lease), Downgrade::NotAsked) => lease.mode() == Mode::Exclusive,
+            (Subject::Hold(_), _) => true,
+            (Subject::Attempt(_), _) => false,
+        }
+    }
+
+    /// Whether the store has not confirmed a downgrade that was asked for.
+    pub(crate) fn is_downgrade_in_doubt(&self) -> bool {
+        locked(&self.life).downgrade == Downgrade::InDoubt
+    }
+
+    /// How many guards the owner has on it.
+    pub(crate) fn guards(&self) -> u32 {
+        locked(&self.life).guards
+    }
+
+    pub(crate) fn ending(&self) -> Ending {
+        ending_of(self.ending.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn valid_until(&self) -> Moment {
+        Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
+    }
+
+    /// Right at every moment, also when no task gets to run: it reads the clock (C8). Once it was false it stays false: whoever
+    /// sees that the time has passed takes it away from a renewal that comes back late.
+    pub(crate) fn is_held(&self, now: Moment) -> bool {
+        let mut until = self.valid_until.load(Ordering::Acquire);
+        loop {
+            if until == OVER {
+                return false;
+            }
+            if now.as_nanos() < until {
+                return true;
+            }
+            match self.valid_until.compare_exchange(
+                until,
+                OVER,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return false,
+                Err(renewed) => until = renewed,
+            }
+        }
+    }
+
+    /// The store counts the lease anew from `sent`. `false` when the hold was over before.
+    pub(super) fn extend(&self, sent: Moment, ends_at: Moment, now: Moment) -> bool {
+        let Some(validity) = self.settings.validity else {
+            return self.is_held(now);
+        };
+        let renewed = (sent + validity).min(ends_at).as_nanos();
+        let mut until = self.valid_until.load(Ordering::Acquire);
+        loop {
+            if until == OVER || now.as_nanos() >= until {
+                return false;
+            }
+            if renewed <= until {
+                return true;
+            }
+            match self.valid_until.compare_exchange(
+                until,
+                renewed,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return true,
+                Err(other) => until = other,
+            }
+        }
+    }
+
+    pub(super) fn begins(&self, until: Moment) {
+        self.valid_until.store(until.as_nanos(), Ordering::Release);
+    }
+
+    /// Called once, when the entry leaves `Held`.
+    pub(super) fn ends(&self, ending: Ending) {
+        self.ending.store(code_of(ending), Ordering::Release);
+        self.valid_until.store(OVER, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    /// When the loss has to be declared, if nothing happens before.
+    pub(crate) fn loss_at(&self) -> Moment {
+        self.valid_until().earlier(TIMER_GRAIN)
+    }
+
+    /// Resolves when the hold has ended or its time is up; the caller looks which.
+    ///
+    /// Outside of a runtime there are no timers: then whoever looks after the client's holds declares the loss.
+    pub(crate) async fn ended(&self, clock: &dyn Clock) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let at = self.loss_at();
+            if self.ending() != Ending::NotYet || clock.now() >= at {
+                return;
+            }
+            if Handle::try_current().is_err() {
+                changed.await;
+                continue;
+            }
+            tokio::select! {
+                () = changed => {}
+                // The lease may have been renewed meanwhile: look again.
+                () = clock.sleep_until(at) => {}
+            }
+        }
+    }
+}
+
+const NOT_YET: u8 = 0;
+const LET_GO: u8 = 1;
+const LOST: u8 = 2;
+
+fn code_of(ending: Ending) -> u8 {
+    match ending {
+        Ending::NotYet => NOT_YET,
+        Ending::LetGo => LET_GO,
+        Ending::Lost(LossReason::Expired) => LOST,
+        Ending::Lost(LossReason::Gone) => LOST + 1,
+        Ending::Lost(LossReason::SessionEnded) => LOST + 2,
+        Ending::Lost(LossReason::MaxHold) => LOST + 3,
+        Ending::Lost(LossReason::Closed) => LOST + 4,
+    }
+}
+
+fn ending_of(code: u8) -> Ending {
+    match code {
+        NOT_YET => Ending::NotYet,
+        LET_GO => Ending::LetGo,
+        LOST => Ending::Lost(LossReason::Expired),
+        3 => Ending::Lost(LossReason::Gone),
+        4 => Ending::Lost(LossReason::SessionEnded),
+        5 => Ending::Lost(LossReason::MaxHold),
+        _ => Ending::Lost(LossReason::Closed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endings_survive_their_code() {
+        for ending in [
+            Ending::NotYet,
+            Ending::LetGo,
+            Ending::Lost(LossReason::Expired),
+            Ending::Lost(LossReason::Gone),
+            Ending::Lost(LossReason::SessionEnded),
+            Ending::Lost(LossReason::MaxHold),
+            Ending::Lost(LossReason::Closed),
+        ] {
+            assert_eq!(ending_of(code_of(ending)), ending);
+        }
+    }
+}

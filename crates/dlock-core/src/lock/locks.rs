@@ -1,0 +1,328 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::acquire::Ask;
+use crate::engine::client::Client;
+use crate::engine::room::Rooms;
+use crate::lock::settings::Checked;
+use crate::name::check_text;
+use tokio::runtime::Handle;
+
+use crate::backend::{Backend, IntoBackend};
+use crate::{
+    Capabilities, Capability, Clock, Election, LockInfo, Mode, MultiLock, Mutex, Name, Operation,
+    Result, RwLock, Semaphore, Settings, Stats, SystemClock,
+};
+
+/// A client of one store: where locks come from.
+///
+/// Cheap to clone; clones share connections, background tasks and statistics. Handles ([`Mutex`] and the others) cost
+/// nothing until they are used.
+///
+/// ```
+/// use dlock_core::Locks;
+/// use dlock_memory::MemoryBackend;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), dlock_core::Error> {
+/// let locks = Locks::new(MemoryBackend::new())?;
+/// let stock = locks.mutex("stock:42")?;
+///
+/// let guard = stock.lock().await?;
+/// assert!(stock.try_lock().await?.is_none()); // contention is not an error
+/// let _ = guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Locks {
+    client: Arc<Client>,
+    /// What was set, and what follows from it.
+    given: Arc<Settings>,
+    settings: Arc<Checked>,
+}
+
+impl Locks {
+    /// A client with the default [`Settings`].
+    ///
+    /// # Errors
+    ///
+    /// When the defaults do not fit the store; use [`builder`](Locks::builder) then.
+    pub fn new<Kind>(backend: impl IntoBackend<Kind>) -> Result<Self> {
+        Self::builder(backend).build()
+    }
+
+    /// A client with settings of your own.
+    pub fn builder<Kind>(backend: impl IntoBackend<Kind>) -> LocksBuilder {
+        LocksBuilder {
+            backend: backend.into_backend(),
+            clock: Arc::new(SystemClock),
+            settings: Settings::new(),
+            required: Vec::new(),
+            runtime: None,
+            standby: true,
+        }
+    }
+
+    /// The same client with other settings: connections, tasks and statistics are shared. What `settings` does not set stays as this
+    /// client has it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use dlock_core::{Locks, Settings};
+    /// # fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let quick = locks.with(Settings::new().lease(Duration::from_secs(5)))?;
+    /// let quick_and_named = quick.with(Settings::new().label("nightly job"))?;
+    /// assert_eq!(quick_and_named.lease(), Duration::from_secs(5));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), naming the setting that is wrong and its range.
+    pub fn with(&self, settings: Settings) -> Result<Self> {
+        let given = settings.over(&self.given);
+        let settings = given.check(self.capabilities()).map_err(|error| {
+            error.context(self.client.backend_name(), Operation::Configure, None)
+        })?;
+        Ok(Self {
+            client: self.client.clone(),
+            given: Arc::new(given),
+            settings: Arc::new(settings),
+        })
+    }
+
+    /// What was set for this client; what was not has its default.
+    pub fn settings(&self) -> &Settings {
+        &self.given
+    }
+
+    fn ask(&self, name: &str, mode: Mode) -> Result<Ask> {
+        self.capabilities().require_mode(mode)?;
+        Ok(Ask {
+            client: self.client.clone(),
+            settings: self.settings.clone(),
+            name: Name::new(name)?,
+            mode,
+            owner: None,
+        })
+    }
+
+    /// A lock for one holder at a time. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// When the name is not a [`Name`].
+    pub fn mutex(&self, name: impl AsRef<str>) -> Result<Mutex> {
+        Ok(Mutex::new(self.ask(name.as_ref(), Mode::Exclusive)?))
+    }
+
+    /// A lock for many readers or one writer. Nothing is sent. A writer excludes a [`Mutex`] of the same name.
+    ///
+    /// # Errors
+    ///
+    /// When the name is not a [`Name`], or the store has no shared mode.
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> Result<RwLock> {
+        Ok(RwLock::new(self.ask(name.as_ref(), Mode::Shared)?))
+    }
+
+    /// A lock for at most `limit` holders at a time. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// When the name is not a [`Name`], the limit is 0, or the store has no permits.
+    pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Result<Semaphore> {
+        if limit == 0 {
+            return Err(crate::Error::invalid(
+                "a semaphore with 0 permits lets nobody in: give 1 or more",
+            ));
+        }
+        Ok(Semaphore::new(
+            self.ask(name.as_ref(), Mode::Permit { limit })?,
+        ))
+    }
+
+    /// Several locks as one: all or nothing. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// When a name is not a [`Name`], or there are none.
+    pub fn multi<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Result<MultiLock> {
+        let mutexes: Result<Vec<Mutex>> = names.into_iter().map(|name| self.mutex(name)).collect();
+        MultiLock::new(mutexes?)
+    }
+
+    /// An election: its leader is whoever holds the exclusive lock of this name. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// When the name is not a [`Name`], or the store cannot be inspected.
+    pub fn election(&self, name: impl AsRef<str>) -> Result<Election> {
+        self.capabilities().require(&[Capability::Inspect])?;
+        let ask = self.ask(name.as_ref(), Mode::Exclusive)?;
+        Ok(Election::new(ask))
+    }
+
+    /// Who holds a lock and who waits for it.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be asked, or cannot tell.
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
+        let name = Name::new(name)?;
+        self.trip(Operation::Inspect, self.client.backend.inspect(&name))
+            .await
+    }
+
+    /// All locks held in the store whose name starts with `prefix`, sorted by name. An empty prefix lists all.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be asked, or cannot tell.
+    pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>> {
+        let prefix = prefix.as_ref();
+        check_text("a prefix", prefix, Name::MAX_BYTES)?;
+        self.trip(Operation::List, self.client.backend.list(prefix))
+            .await
+    }
+
+    /// Frees a lock by force, whoever holds it; `true` when somebody did.
+    ///
+    /// The holder is told with its next renewal at the latest, and may be at work until then: only the fencing token protects the
+    /// resource from it.
+    ///
+    /// # Errors
+    ///
+    /// When the store did not confirm.
+    pub async fn break_lock(&self, name: impl AsRef<str>) -> Result<bool> {
+        let name = Name::new(name)?;
+        let broken = self
+            .trip(Operation::Break, self.client.backend.break_lock(&name))
+            .await?;
+        if broken {
+            tracing::warn!(%name, backend = self.client.backend_name(), "lock broken by force");
+        }
+        Ok(broken)
+    }
+
+    async fn trip<T>(
+        &self,
+        operation: Operation,
+        trip: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        self.client.question(&self.settings, operation, trip).await
+    }
+
+    /// What this client has done so far, and what it holds now.
+    pub fn stats(&self) -> Stats {
+        let counts = self.client.ledger.counts();
+        let mut stats = self.client.ledger.stats.snapshot();
+        stats.held = counts.held as u64;
+        stats.in_doubt = (counts.asking + counts.releasing + counts.undoing) as u64;
+        stats
+    }
+
+    /// What the store can do.
+    pub fn capabilities(&self) -> &Capabilities {
+        self.client.backend.capabilities()
+    }
+
+    /// Which store this is, without secrets.
+    pub fn identity(&self) -> &str {
+        self.client.backend.identity()
+    }
+
+    /// How long a hold lasts without a renewal.
+    pub fn lease(&self) -> Duration {
+        self.settings.lease
+    }
+
+    /// Ends this client for all its clones: refuses new acquires, gives back every hold that is out (their guards see
+    /// [`LossReason::Closed`](crate::LossReason::Closed)), waits until every release is confirmed, and closes the backend.
+    ///
+    /// Closing twice is harmless: a second call finishes what one that was dropped or failed has left.
+    ///
+    /// # Errors
+    ///
+    /// When the store did not confirm everything within the [`outage`](Settings::outage) patience and a trip; what is left ends with
+    /// its lease, or with the session.
+    pub async fn close(&self) -> Result<()> {
+        self.client.close(&self.settings).await
+    }
+}
+
+/// Makes a [`Locks`] with settings, a clock and requirements of your own.
+#[derive(Debug)]
+#[must_use = "nothing happens until `build`"]
+pub struct LocksBuilder {
+    backend: Arc<dyn Backend>,
+    clock: Arc<dyn Clock>,
+    settings: Settings,
+    required: Vec<Capability>,
+    runtime: Option<Handle>,
+    standby: bool,
+}
+
+impl LocksBuilder {
+    /// Sets the settings.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Replaces the clock, for tests with a paused one.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Where the background work of this client runs: renewals, losses, clean-up. Default: the runtime of the first call.
+    ///
+    /// Whatever runtime it is, a thread of dlock's own takes over when that runtime has ended, is blocked or is not driven.
+    pub fn runtime(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Whether that thread stands by. Default: yes, one for all clients of the process, which sleeps most of the time.
+    ///
+    /// Without it a hold lives only as long as the runtime of its client is driven: for programs that want no thread, and for tests
+    /// that play the death of a process.
+    pub fn standby(mut self, on: bool) -> Self {
+        self.standby = on;
+        self
+    }
+
+    /// Refuses a store that lacks one of these.
+    pub fn require(mut self, needed: &[Capability]) -> Self {
+        self.required.extend_from_slice(needed);
+        self
+    }
+
+    /// Checks everything and makes the client. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) when something required is missing, and
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a setting out of its range.
+    pub fn build(self) -> Result<Locks> {
+        let capabilities = self.backend.capabilities();
+        capabilities.require(&self.required)?;
+        let backend = capabilities.backend;
+        let settings = self
+            .settings
+            .check(capabilities)
+            .map_err(|error| error.context(backend, Operation::Configure, None))?;
+        Ok(Locks {
+            client: Client::new(
+                self.backend,
+                self.clock,
+                Rooms::new(self.runtime, self.standby),
+            ),
+            given: Arc::new(self.settings),
+            settings: Arc::new(settings),
+        })
+    }
+}

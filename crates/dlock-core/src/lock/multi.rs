@@ -1,0 +1,330 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::mutex::run_with;
+use crate::backend::random_between;
+use crate::engine::acquire::{Ask, Patience};
+use crate::{
+    Clock, Error, ErrorKind, Guard, HeldNow, Moment, Mutex, Operation, Owner, Released, Result,
+};
+
+/// Who holds some members waits so long for the next before it gives them back: between half of it and all of it.
+const WAIT_WITH_OTHERS: Duration = Duration::from_secs(1);
+/// What a member may still take when the limit has passed while an earlier one was waited for.
+const LAST_CHANCE: Duration = Duration::from_millis(20);
+
+/// Several locks as one: all or nothing, of one store or of several.
+///
+/// Made by [`Locks::multi`](crate::Locks::multi), or from mutexes of different clients with [`MultiLock::new`]. The guard is good
+/// while all of them are. If one cannot be had, those that were taken are given back.
+///
+/// Members are taken in an order that does not depend on who asks, by store and name. Where two processes know a store under
+/// different names, their orders differ; so nobody waits for ever while holding: a member that is not had within a second
+/// makes the others free, is then waited for alone, and the others are taken after it.
+///
+/// ```
+/// # use dlock_core::Locks;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), dlock_core::Error> {
+/// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+/// let both = locks.multi(["account:1", "account:2"])?;
+/// both.run(async |guard| {
+///     for (name, token) in guard.tokens() { /* a transfer, fenced on both sides */ }
+/// }).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Cancel safety
+///
+/// As for [`Mutex`]: what was taken is given back in the background.
+#[derive(Debug, Clone)]
+pub struct MultiLock {
+    members: Vec<Mutex>,
+}
+
+impl MultiLock {
+    /// Joins mutexes; a lock that is named twice counts once.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] when there are none.
+    pub fn new(mutexes: impl IntoIterator<Item = Mutex>) -> Result<Self> {
+        let mut members: Vec<Mutex> = mutexes.into_iter().collect();
+        if members.is_empty() {
+            return Err(Error::invalid(
+                "a multi-lock needs at least one lock: give it names",
+            ));
+        }
+        members.sort_by(|a, b| key(a).cmp(&key(b)));
+        members.dedup_by(|a, b| key(a) == key(b));
+        Ok(Self { members })
+    }
+
+    /// Waits for all of them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Mutex::lock`], naming the member that failed. The shortest `wait_at_most` of the members' settings holds for
+    /// all of them together. [`Error::held_now`] is [`HeldNow::Unknown`] when a member that was had could not be given back yet.
+    pub async fn lock(&self) -> Result<Guard> {
+        wait_for_all(&self.asks()).await
+    }
+
+    /// Takes all of them if all are free; `None` when one is held by others.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Mutex::try_lock`], naming the member that failed.
+    pub async fn try_lock(&self) -> Result<Option<Guard>> {
+        take_all(&self.asks(), None).await
+    }
+
+    /// Waits at most `limit` for all of them together; `None` when one was still held by others. The limit is kept also when a
+    /// store hangs, and also while members are given back.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Mutex::lock_within`], naming the member that failed.
+    pub async fn lock_within(&self, limit: Duration) -> Result<Option<Guard>> {
+        let asks = self.asks();
+        match Patience::within(limit) {
+            Patience::Try => take_all(&asks, None).await,
+            _ => wait_within(&asks, Some(limit)).await,
+        }
+    }
+
+    /// Does the work while all are held, as [`Mutex::run`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Mutex::run`].
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
+        self.lock().await?.run(work).await
+    }
+
+    /// Does the work if all are free; `None` otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Mutex::try_run`].
+    pub async fn try_run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<Option<T>> {
+        run_with(self.try_lock().await?, work).await
+    }
+
+    /// Does the work after a wait of at most `limit`; `None` when it was in vain.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Mutex::run_within`].
+    pub async fn run_within<T>(
+        &self,
+        limit: Duration,
+        work: impl AsyncFnOnce(&Guard) -> T,
+    ) -> Result<Option<T>> {
+        run_with(self.lock_within(limit).await?, work).await
+    }
+
+    /// Whether anybody holds one of them, as the stores see it now.
+    ///
+    /// # Errors
+    ///
+    /// When a store cannot be asked, or cannot tell.
+    pub async fn is_locked(&self) -> Result<bool> {
+        for member in &self.members {
+            if member.is_locked().await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The same locks for an owner, who can enter them again while holding them.
+    #[must_use]
+    pub fn owned_by(mut self, owner: Owner) -> Self {
+        for member in &mut self.members {
+            member.ask.owner = Some(owner);
+        }
+        self
+    }
+
+    /// The locks, in the order in which they are taken.
+    pub fn members(&self) -> &[Mutex] {
+        &self.members
+    }
+
+    fn asks(&self) -> Vec<&Ask> {
+        self.members.iter().map(|member| &member.ask).collect()
+    }
+}
+
+/// By store, then by name.
+fn key(mutex: &Mutex) -> (&str, &str) {
+    (mutex.ask.client.backend.identity(), mutex.name())
+}
+
+/// Waits as long as the settings of the members allow.
+pub(crate) async fn wait_for_all(asks: &[&Ask]) -> Result<Guard> {
+    let limit = asks
+        .iter()
+        .filter_map(|ask| ask.settings.wait_at_most)
+        .min();
+    let guard = match limit {
+        Some(limit) if limit.is_zero() => take_all(asks, None).await?,
+        limit => wait_within(asks, limit).await?,
+    };
+    guard.ok_or_else(|| {
+        let limit = limit.unwrap_or_default();
+        Error::new(
+            ErrorKind::Busy,
+            format!("not all locks were free within {limit:?}: try later, or wait longer"),
+        )
+        .with_operation(Operation::Acquire)
+    })
+}
+
+/// Waits for one member while holding nothing, then for the others a short while each; who is not had is waited for next.
+async fn wait_within(asks: &[&Ask], limit: Option<Duration>) -> Result<Option<Guard>> {
+    let Some(clock) = asks.first().map(|ask| ask.client.clock.clone()) else {
+        return Err(no_members());
+    };
+    // The clock of the first member counts for all: clients may have different ones only in tests.
+    let deadline = limit.map_or(Moment::NEVER, |limit| clock.now() + limit);
+    let mut first = 0;
+    let mut unconfirmed = false;
+    loop {
+        let order = (first..asks.len()).chain(0..first);
+        let mut held = Held::new(asks.len(), clock.clone(), deadline);
+        let mut missing = None;
+        let mut trouble = None;
+        for index in order {
+            let Some(ask) = asks.get(index) else { continue };
+            let now = clock.now();
+            let at_least = LAST_CHANCE / u32::try_from(asks.len()).unwrap_or(u32::MAX);
+            let left = deadline.since(now).max(at_least);
+            let patience = match held.guards.is_empty() {
+                true if deadline == Moment::NEVER => Patience::Forever,
+                true => Patience::Within(left),
+                false => {
+                    let wait = random_between(WAIT_WITH_OTHERS / 2, WAIT_WITH_OTHERS);
+                    Patience::Within(wait.min(left))
+                }
+            };
+            match ask.acquire(patience, &ask.settings.label).await {
+                Ok(Some(guard)) => held.guards.push(guard),
+                Ok(None) => {
+                    missing = Some(index);
+                    break;
+                }
+                // The patience with a store in trouble is longer than a wait with others: it is waited for alone.
+                Err(error) if error.is_retryable() && !held.guards.is_empty() && now < deadline => {
+                    missing = Some(index);
+                    trouble = Some(error);
+                    break;
+                }
+                Err(error) => {
+                    let error = held.give_back_for(error).await;
+                    return Err(if unconfirmed {
+                        error.with_held(HeldNow::Unknown)
+                    } else {
+                        error
+                    });
+                }
+            }
+        }
+        let Some(missing) = missing else {
+            return held.join().map(Some);
+        };
+        unconfirmed |= !held.give_back().await;
+        if clock.now() >= deadline {
+            // A member out of reach is not busy (C5).
+            return match trouble {
+                Some(error) if unconfirmed => Err(error.with_held(HeldNow::Unknown)),
+                Some(error) => Err(error),
+                None => Ok(None),
+            };
+        }
+        first = missing;
+    }
+}
+
+/// Takes all of them without waiting for a holder.
+pub(crate) async fn take_all(asks: &[&Ask], deadline: Option<Moment>) -> Result<Option<Guard>> {
+    let Some(clock) = asks.first().map(|ask| ask.client.clock.clone()) else {
+        return Err(no_members());
+    };
+    let mut held = Held::new(asks.len(), clock, deadline.unwrap_or(Moment::NEVER));
+    for ask in asks {
+        match ask.try_now().await {
+            Ok(Some(guard)) => held.guards.push(guard),
+            Ok(None) => {
+                held.give_back().await;
+                return Ok(None);
+            }
+            Err(error) => return Err(held.give_back_for(error).await),
+        }
+    }
+    held.join().map(Some)
+}
+
+fn no_members() -> Error {
+    Error::invalid("a multi-lock has no members")
+}
+
+/// The members that were had so far.
+struct Held {
+    guards: Vec<Guard>,
+    clock: Arc<dyn Clock>,
+    deadline: Moment,
+}
+
+impl Held {
+    fn new(most: usize, clock: Arc<dyn Clock>, deadline: Moment) -> Self {
+        Self {
+            guards: Vec::with_capacity(most),
+            clock,
+            deadline,
+        }
+    }
+
+    fn join(self) -> Result<Guard> {
+        let guard = Guard::join(self.guards).ok_or_else(no_members)?;
+        if guard.is_held() {
+            return Ok(guard);
+        }
+        Err(Error::new(
+            ErrorKind::TooLate,
+            "the first locks were lost while waiting for the last: use a longer lease",
+        )
+        .with_operation(Operation::Acquire))
+    }
+
+    /// Gives back what was had, within the caller's limit: what is not confirmed by then goes on in the background. Returns whether
+    /// all is free.
+    async fn give_back(self) -> bool {
+        let Some(guard) = Guard::join(self.guards) else {
+            return true;
+        };
+        let until = self.deadline.max(self.clock.now() + LAST_CHANCE);
+        tokio::select! {
+            biased;
+            released = guard.release() => match released {
+                Ok(found) => found != Released::Unknown,
+                Err(error) => {
+                    tracing::warn!(%error, "a member of a multi-lock could not be given back yet; that is tried again");
+                    false
+                }
+            },
+            () = self.clock.sleep_until(until) => false,
+        }
+    }
+
+    /// The error of the member that failed; it also tells whether another member may still be held.
+    async fn give_back_for(self, error: Error) -> Error {
+        if self.give_back().await || error.held_now() == HeldNow::Yes {
+            error
+        } else {
+            error.with_held(HeldNow::Unknown)
+        }
+    }
+}

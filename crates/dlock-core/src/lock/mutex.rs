@@ -1,0 +1,161 @@
+use std::time::Duration;
+
+use crate::engine::acquire::Ask;
+use crate::{Guard, Name, Owner, Result};
+
+/// A lock for one holder at a time, between tasks, processes and machines.
+///
+/// Made by [`Locks::mutex`](crate::Locks::mutex). Not reentrant by itself: two acquires exclude each other even in one
+/// task, unless they have the same [`Owner`].
+///
+/// # Cancel safety
+///
+/// Every method here may be dropped at any moment. What the store may have done by then is undone in the background (C13).
+#[derive(Debug, Clone)]
+pub struct Mutex {
+    pub(crate) ask: Ask,
+}
+
+impl Mutex {
+    pub(crate) fn new(ask: Ask) -> Self {
+        Self { ask }
+    }
+
+    /// Waits for the lock, first come, first served where the store can.
+    ///
+    /// It waits for ever, or as long as [`Settings::wait_at_most`](crate::Settings::wait_at_most) says.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be reached for longer than [`Settings::outage`](crate::Settings::outage), refuses, or the
+    /// client is closed; [`ErrorKind::Busy`](crate::ErrorKind::Busy) when `wait_at_most` has passed.
+    pub async fn lock(&self) -> Result<Guard> {
+        self.ask.wait().await
+    }
+
+    /// Takes the lock if it is free; `None` when others hold it. Never waits for a holder.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be reached or refuses.
+    pub async fn try_lock(&self) -> Result<Option<Guard>> {
+        self.ask.try_now().await
+    }
+
+    /// Waits at most `limit`; `None` when others still hold the lock then. Zero is a try.
+    ///
+    /// The limit is kept also when the store hangs, to within 100 ms; then the result is an error, since nobody knows whether
+    /// the lock was held.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock`](Mutex::lock).
+    pub async fn lock_within(&self, limit: Duration) -> Result<Option<Guard>> {
+        self.ask.within(limit).await
+    }
+
+    /// Takes the lock, does the work, and gives the lock back after it: commit inside, and the order is right.
+    ///
+    /// If the hold is lost, the work is cancelled at its next await point, and the result is an error. The guard gives the work
+    /// its fencing token.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # async fn sell_one(token: Option<dlock_core::FencingToken>) -> u32 { 1 }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let stock = locks.mutex("stock:42")?;
+    /// let sold = stock.run(async |guard| sell_one(guard.token()).await).await?;
+    /// # assert_eq!(sold, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Work that may fail returns a `Result` of its own; [`flat`](crate::Flat::flat) makes one of the two.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock`](Mutex::lock), and [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the hold did not last until
+    /// the work was done, also when only the release finds out.
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T> {
+        self.lock().await?.run(work).await
+    }
+
+    /// Does the work if the lock is free; `None`, and nothing is done, when others hold it: the job that must not run twice.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # async fn send_the_mails() -> u32 { 3 }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let nightly = locks.mutex("nightly")?;
+    /// match nightly.try_run(async |_| send_the_mails().await).await? {
+    ///     Some(sent) => println!("{sent} mails sent"),
+    ///     None => println!("another machine is at it"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_lock`](Mutex::try_lock), and `Lost` as for [`run`](Mutex::run).
+    pub async fn try_run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<Option<T>> {
+        run_with(self.try_lock().await?, work).await
+    }
+
+    /// As [`try_run`](Mutex::try_run), after a wait of at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock_within`](Mutex::lock_within), and `Lost` as for [`run`](Mutex::run).
+    pub async fn run_within<T>(
+        &self,
+        limit: Duration,
+        work: impl AsyncFnOnce(&Guard) -> T,
+    ) -> Result<Option<T>> {
+        run_with(self.lock_within(limit).await?, work).await
+    }
+
+    /// The same lock for an owner, who can enter it again while holding it.
+    #[must_use]
+    pub fn owned_by(mut self, owner: Owner) -> Self {
+        self.ask.owner = Some(owner);
+        self
+    }
+
+    /// Whether anybody holds the lock, as the store sees it now. The answer may be old when it arrives.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be asked, or cannot tell.
+    pub async fn is_locked(&self) -> Result<bool> {
+        Ok(self.ask.inspect().await?.is_locked())
+    }
+
+    /// Whether this lock's [`Owner`], or the owner of the scope we are in, holds it now, so that another acquire would enter it
+    /// again. Asks nobody. Without an owner nobody can enter again, and the answer is no.
+    pub fn is_owned(&self) -> bool {
+        let owner = self.ask.owner.or_else(Owner::current);
+        let now = self.ask.client.clock.now();
+        owner.is_some_and(|owner| self.ask.client.ledger.is_owned(owner, self.name(), now))
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &Name {
+        &self.ask.name
+    }
+}
+
+/// Does the work if there is a guard for it.
+pub(crate) async fn run_with<T>(
+    guard: Option<Guard>,
+    work: impl AsyncFnOnce(&Guard) -> T,
+) -> Result<Option<T>> {
+    match guard {
+        Some(guard) => guard.run(work).await.map(Some),
+        None => Ok(None),
+    }
+}

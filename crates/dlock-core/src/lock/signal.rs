@@ -1,0 +1,79 @@
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use futures::future::select_all;
+
+use crate::engine::client::Client;
+use crate::engine::entry::{Ending, Entry};
+use crate::{Clock, LossReason};
+
+/// Tells when a hold is lost, apart from the guard. Clones tell the same. It keeps neither the lock nor the client.
+#[derive(Clone)]
+pub struct LossSignal {
+    pub(super) watched: Vec<Watched>,
+}
+
+/// One hold that is watched.
+#[derive(Clone)]
+pub(super) struct Watched {
+    pub(super) client: Weak<Client>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) entry: Arc<Entry>,
+}
+
+impl Watched {
+    /// Resolves when the hold is lost, with the reason, or when it was released.
+    async fn lost(&self) -> Option<LossReason> {
+        if let Some(client) = self.client.upgrade() {
+            client.ensure_rooms();
+        }
+        loop {
+            self.entry.ended(self.clock.as_ref()).await;
+            match self.entry.ending() {
+                Ending::Lost(reason) => return Some(reason),
+                Ending::LetGo => return None,
+                Ending::NotYet => {}
+            }
+            // Its time is up, and no room got to run; or it was renewed at the last moment.
+            match self.client.upgrade() {
+                Some(client) => client.lose_to_the_clock(&self.entry),
+                None => return Some(LossReason::Expired),
+            }
+        }
+    }
+}
+
+impl LossSignal {
+    /// Resolves with the reason when the hold is lost, or with `None` once it was released.
+    pub async fn wait(&self) -> Option<LossReason> {
+        let mut left: Vec<_> = self
+            .watched
+            .iter()
+            .map(|watched| Box::pin(watched.lost()))
+            .collect();
+        while !left.is_empty() {
+            let (reason, _, others) = select_all(left).await;
+            if reason.is_some() {
+                return reason;
+            }
+            left = others;
+        }
+        None
+    }
+
+    /// Resolves with the reason when the hold is lost; never once it was released (C9).
+    pub async fn reason(&self) -> LossReason {
+        match self.wait().await {
+            Some(reason) => reason,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl fmt::Debug for LossSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.watched.iter().map(|watched| watched.entry.ending()))
+            .finish()
+    }
+}

@@ -1,0 +1,212 @@
+//! One client in several runtimes: one that ends, or lives but is not driven, costs nobody a hold, a renewal or a clean-up.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{millis, seconds};
+use dlock_core::{Locks, LossReason, Settings};
+use dlock_memory::MemoryBackend;
+use tokio::runtime::{Builder, Runtime};
+
+/// A runtime that works only while somebody is inside its `block_on`.
+fn driven_by_hand() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A runtime with a thread of its own.
+fn self_driven() -> Runtime {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+fn client(store: &MemoryBackend, settings: Settings) -> Locks {
+    Locks::builder(Arc::new(store.another_client()))
+        .settings(settings)
+        .build()
+        .unwrap()
+}
+
+/// Waits in real time, and says what for when it takes too long.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let limit = Instant::now() + seconds(20);
+    while !done() {
+        assert!(Instant::now() < limit, "still waiting: {what}");
+        std::thread::sleep(millis(5));
+    }
+}
+
+/// As a `static` client in a program with many `#[tokio::test]`s, each with a runtime of its own.
+#[test]
+fn a_guard_of_an_ended_runtime_does_not_stop_the_next_lock() {
+    let store = MemoryBackend::new();
+    let locks = client(&store, Settings::new());
+    let first = driven_by_hand();
+    let guard = first.block_on(locks.mutex("x").unwrap().lock()).unwrap();
+    drop(first);
+    drop(guard);
+    let second = driven_by_hand();
+    let next = second.block_on(async {
+        let mutex = locks.mutex("x").unwrap();
+        tokio::time::timeout(seconds(20), mutex.lock()).await
+    });
+    assert!(next.expect("the lock is free").unwrap().is_held());
+}
+
+#[test]
+fn a_hold_of_a_busy_runtime_is_kept_while_the_first_runtime_is_idle() {
+    let store = MemoryBackend::new();
+    let locks = client(&store, Settings::new().lease(millis(600)));
+    let first = driven_by_hand();
+    let early = first
+        .block_on(locks.mutex("early").unwrap().lock())
+        .unwrap();
+    let busy = self_driven();
+    let guard = busy.block_on(locks.mutex("x").unwrap().lock()).unwrap();
+    std::thread::sleep(seconds(2));
+    assert!(guard.is_held(), "the idle runtime costs nobody a renewal");
+    assert!(early.is_held(), "nor its own hold");
+    assert_eq!(locks.stats().losses.total(), 0);
+}
+
+#[test]
+fn a_guard_that_outlives_every_runtime_is_still_renewed_and_given_back() {
+    let store = MemoryBackend::new();
+    let locks = client(&store, Settings::new().lease(millis(600)));
+    let only = driven_by_hand();
+    let guard = only.block_on(locks.mutex("x").unwrap().lock()).unwrap();
+    drop(only);
+    std::thread::sleep(seconds(2));
+    assert!(
+        guard.is_held(),
+        "renewed without a runtime of the program's"
+    );
+    drop(guard);
+    let control = store.control();
+    until("the store to be empty", || control.names() == 0);
+    until("the ledger to be empty", || locks.stats().in_doubt == 0);
+}
+
+/// The renewal has begun in a runtime that nobody drives any more.
+#[test]
+fn a_renewal_in_a_runtime_that_is_no_longer_driven_is_taken_over() {
+    let store = MemoryBackend::new();
+    let backend = store.another_client();
+    let control = backend.control();
+    let locks = Locks::builder(Arc::new(backend))
+        .settings(Settings::new().lease(millis(1500)))
+        .build()
+        .unwrap();
+    let first = driven_by_hand();
+    let guard = first.block_on(async {
+        let guard = locks.mutex("x").unwrap().lock().await.unwrap();
+        control.delay_replies(millis(100));
+        // Stops right after the renewal was sent.
+        tokio::time::sleep(millis(550)).await;
+        guard
+    });
+    control.heal();
+    std::thread::sleep(seconds(3));
+    assert!(guard.is_held());
+}
+
+#[test]
+fn a_release_that_is_no_longer_driven_is_finished() {
+    let store = MemoryBackend::new();
+    let backend = store.another_client();
+    let control = backend.control();
+    let locks = Locks::builder(Arc::new(backend))
+        .settings(Settings::new().trip_timeout(millis(300)))
+        .build()
+        .unwrap();
+    let first = driven_by_hand();
+    let guard = first.block_on(locks.mutex("x").unwrap().lock()).unwrap();
+    control.hang();
+    let mut release = Box::pin(guard.release());
+    first.block_on(async {
+        assert!(futures::poll!(release.as_mut()).is_pending());
+    });
+    control.heal();
+    let control = store.control();
+    until("the store to be empty", || control.names() == 0);
+    drop(release);
+}
+
+#[test]
+fn a_chosen_runtime_does_the_work() {
+    let store = MemoryBackend::new();
+    let home = self_driven();
+    let locks = Locks::builder(Arc::new(store.another_client()))
+        .settings(Settings::new().lease(millis(600)))
+        .runtime(home.handle().clone())
+        .build()
+        .unwrap();
+    let tasks = || home.metrics().num_alive_tasks();
+    assert_eq!(tasks(), 0);
+    let caller = driven_by_hand();
+    let guard = caller.block_on(locks.mutex("x").unwrap().lock()).unwrap();
+    until("the task to be there", || tasks() == 1);
+    std::thread::sleep(seconds(1));
+    assert!(guard.is_held());
+    drop((guard, locks));
+    until("the task to end with the client", || tasks() == 0);
+}
+
+#[test]
+fn a_client_dropped_while_its_runtime_ends_is_freed() {
+    for round in 0..20 {
+        let store = MemoryBackend::new();
+        let backend = Arc::new(store.another_client());
+        let alive = Arc::downgrade(&backend);
+        let locks = Locks::builder(backend)
+            .settings(Settings::new().lease(seconds(60)))
+            .build()
+            .unwrap();
+        let runtime = self_driven();
+        runtime.spawn(async move {
+            let _guards = (
+                locks.mutex("x").unwrap().lock().await.unwrap(),
+                locks.mutex("y").unwrap().lock().await.unwrap(),
+            );
+            std::future::pending::<()>().await;
+        });
+        let control = store.control();
+        until("both locks to be held", || control.names() == 2);
+        drop(runtime);
+        until(&format!("the client to be freed, round {round}"), || {
+            alive.strong_count() == 0
+        });
+        assert_eq!(control.names(), 0, "its locks are given back first");
+    }
+}
+
+#[test]
+fn the_loss_signal_works_outside_of_a_runtime() {
+    let store = MemoryBackend::new();
+    let locks = client(&store, Settings::new().lease(millis(300)).renewal(false));
+    let runtime = self_driven();
+    let guard = runtime.block_on(locks.mutex("x").unwrap().lock()).unwrap();
+    let reason = futures::executor::block_on(guard.lost());
+    assert_eq!(reason, LossReason::Expired);
+}
+
+/// The whole runtime is blocked by code that does not await: renewals go on.
+#[test]
+fn a_blocked_runtime_keeps_its_locks() {
+    let store = MemoryBackend::new();
+    let locks = client(&store, Settings::new().lease(millis(600)));
+    driven_by_hand().block_on(async {
+        let guard = locks.mutex("x").unwrap().lock().await.unwrap();
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(guard.is_held());
+    });
+}

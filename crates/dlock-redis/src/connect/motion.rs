@@ -1,0 +1,112 @@
+//! What is sent, and the way to whoever is responsible for it while a cluster moves its keys from node to node.
+//!
+//! The client crate would follow a cluster's directions by itself, but it sends a request again also when a connection broke, and does not tell.
+//! So it is told to send everything once, and what comes after is decided here: only a request that was answered with "not here" or "not now"
+//! is sent again, which nobody can have done.
+
+use std::time::{Duration, Instant};
+
+use redis::cluster_routing::SingleNodeRoutingInfo;
+use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
+
+use super::Link;
+use super::call::{Call, Connection};
+use crate::error::Trouble;
+
+/// How long to wait before the same is asked again. A slot with few keys is moved within milliseconds.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// One thing to send.
+#[derive(Clone, Copy)]
+pub(super) enum What<'a> {
+    Script(&'a Call<'a>),
+    /// To whoever is responsible for its key.
+    Command(&'a Cmd),
+    /// To a node of a cluster, or to any.
+    At(Option<&'a (String, u16)>, &'a Cmd),
+}
+
+impl What<'_> {
+    /// The key that decides which node of a cluster gets it, if it is one of ours.
+    pub(super) fn key(&self) -> Option<&[u8]> {
+        match self {
+            Self::Script(call) => call.key(),
+            Self::Command(_) | Self::At(..) => None,
+        }
+    }
+}
+
+impl Link {
+    /// Sends again what a cluster has refused for now, until the time is over.
+    pub(super) async fn in_motion(
+        &self,
+        what: What<'_>,
+        until: Instant,
+        mut refused: Trouble,
+    ) -> Result<Value, Trouble> {
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            if Instant::now() + pause >= until {
+                return Err(refused.of_a_cluster());
+            }
+            tokio::time::sleep(pause).await;
+            pause = LONGEST_PAUSE.min(2 * pause);
+            let mut current = self.connection().await?;
+            let left = until.saturating_duration_since(Instant::now());
+            refused = match self.within(left, &mut current, what).await {
+                Err(trouble) if trouble.passing => trouble,
+                other => return other,
+            };
+        }
+    }
+}
+
+impl Connection {
+    /// How long a cluster's directions are followed; nobody else gives any.
+    pub(super) fn until(&self, limit: Duration) -> Option<Instant> {
+        matches!(self, Self::Cluster(_)).then(|| Instant::now() + limit)
+    }
+
+    /// Sends it once. The node that a slot is being moved to takes a request only with the word that we were sent there.
+    pub(super) async fn go(&mut self, what: What<'_>) -> Result<Value, RedisError> {
+        match what {
+            What::Script(call) => self.run(call).await,
+            What::Command(cmd) => self.send(cmd).await,
+            What::At(node, cmd) => Box::pin(self.send_to(node, cmd.clone())).await,
+        }
+    }
+
+    /// Goes where a cluster has sent us, if it has.
+    pub(super) async fn follow(
+        &mut self,
+        cmd: &Cmd,
+        answer: Result<Value, RedisError>,
+    ) -> Result<Value, RedisError> {
+        let Self::Cluster(connection) = self else {
+            return answer;
+        };
+        let Err(error) = &answer else {
+            return answer;
+        };
+        if error.kind() != ErrorKind::Server(ServerErrorKind::Ask) {
+            return answer;
+        }
+        let place = error.redirect_node().and_then(|(node, _)| {
+            let (host, port) = node.rsplit_once(':')?;
+            Some(SingleNodeRoutingInfo::ByAddress {
+                host: host.trim_matches(['[', ']']).to_owned(),
+                port: port.parse().ok()?,
+            })
+        });
+        let Some(place) = place else { return answer };
+        let mut both = redis::pipe();
+        both.cmd("ASKING");
+        both.add_command(cmd.clone());
+        let mut answers = connection.route_pipeline(both, 0, 2, place).await?;
+        match answers.pop() {
+            Some(last) => last.extract_error(),
+            None => answer,
+        }
+    }
+}

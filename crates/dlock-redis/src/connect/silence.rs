@@ -1,0 +1,172 @@
+//! Which nodes do not answer any more. A connection that is open at our side only never breaks by itself.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::call::Answer;
+use super::motion::What;
+
+/// After so many answers in a row that did not come, a connection counts as frozen: the client never replaces it by itself.
+const FROZEN_AFTER: u32 = 2;
+const SLOTS: u16 = 16384;
+
+/// How many answers in a row each node has not given. Others that answer do not make up for one that does not.
+#[derive(Debug)]
+pub(super) struct Silence {
+    /// In a cluster: the last slot of each range, and the place of its master below.
+    ranges: Vec<(u16, usize)>,
+    unanswered: Vec<AtomicU32>,
+}
+
+impl Silence {
+    pub(super) fn of_one() -> Self {
+        Self {
+            ranges: Vec::new(),
+            unanswered: vec![AtomicU32::new(0)],
+        }
+    }
+
+    /// By the answer to `CLUSTER SLOTS`. Where the slots are moved later, what counts for one node may count for another.
+    pub(super) fn of_cluster(slots: &Answer) -> Self {
+        let masters = masters(slots);
+        let place = |master| masters.iter().position(|known| *known == master);
+        let mut ranges: Vec<(u16, usize)> = ranges(slots)
+            .filter_map(|(last, master)| Some((last, place(master)?)))
+            .collect();
+        ranges.sort_unstable();
+        Self {
+            ranges,
+            // One more for what goes to no known node.
+            unanswered: (0..=masters.len()).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    fn counter(&self, what: What<'_>) -> Option<&AtomicU32> {
+        if self.ranges.is_empty() {
+            return self.unanswered.first();
+        }
+        let place = what.key().and_then(|key| {
+            let slot = slot_of(key);
+            let range = self.ranges.partition_point(|(last, _)| *last < slot);
+            self.ranges.get(range).map(|(_, place)| *place)
+        });
+        match place {
+            Some(place) => self.unanswered.get(place),
+            None => self.unanswered.last(),
+        }
+    }
+
+    /// An answer has come.
+    pub(super) fn ended(&self, what: What<'_>) {
+        let any = |counter: &AtomicU32| counter.load(Ordering::Relaxed) != 0;
+        if self.unanswered.iter().any(any)
+            && let Some(counter) = self.counter(what)
+        {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// An answer did not come. Whether the connection counts as frozen now.
+    pub(super) fn goes_on(&self, what: What<'_>) -> bool {
+        let counter = self.counter(what);
+        counter.is_some_and(|counter| counter.fetch_add(1, Ordering::Relaxed) + 1 >= FROZEN_AFTER)
+    }
+}
+
+/// The masters in the answer to `CLUSTER SLOTS`.
+pub(super) fn masters(slots: &Answer) -> Vec<(String, u16)> {
+    let mut found: Vec<_> = ranges(slots).map(|(_, master)| master).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// The last slot of each range and where its master is.
+fn ranges(slots: &Answer) -> impl Iterator<Item = (u16, (String, u16))> {
+    let ranges = match slots {
+        Answer::List(ranges) => ranges.as_slice(),
+        _ => &[],
+    };
+    ranges.iter().filter_map(|range| match range {
+        Answer::List(range) => match range.as_slice() {
+            [_, Answer::Number(last), Answer::List(node), ..] => match node.as_slice() {
+                [Answer::Text(host), Answer::Number(port), ..] => Some((
+                    u16::try_from(*last).ok()?,
+                    (host.clone(), u16::try_from(*port).ok()?),
+                )),
+                _ => None,
+            },
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+/// The slot of a key: CRC16 (XMODEM) of its hash tag, or of the whole key if it has none.
+fn slot_of(key: &[u8]) -> u16 {
+    let tag = key
+        .iter()
+        .position(|byte| *byte == b'{')
+        .and_then(|open| key.get(open + 1..))
+        .and_then(|rest| {
+            let close = rest.iter().position(|byte| *byte == b'}')?;
+            rest.get(..close).filter(|tag| !tag.is_empty())
+        });
+    let mut crc = 0_u16;
+    for byte in tag.unwrap_or(key) {
+        crc ^= u16::from(*byte) << 8;
+        for _ in 0..8 {
+            let carry = crc & 0x8000 != 0;
+            crc <<= 1;
+            if carry {
+                crc ^= 0x1021;
+            }
+        }
+    }
+    crc % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connect::Call;
+    use crate::script::Script;
+
+    #[test]
+    fn slots_are_those_of_the_cluster() {
+        for (key, slot) in [
+            ("foo", 12182),
+            ("123456789", 12739),
+            ("x{foo}y", 12182),
+            ("dlock:{foo}:q", 12182),
+            ("{}foo", slot_of(b"{}foo")),
+        ] {
+            assert_eq!(slot_of(key.as_bytes()), slot, "{key}");
+        }
+    }
+
+    #[test]
+    fn answers_of_one_node_do_not_hide_the_silence_of_another() {
+        let range = |first: i64, last: i64, port: i64| {
+            Answer::List(vec![
+                Answer::Number(first),
+                Answer::Number(last),
+                Answer::List(vec![
+                    Answer::Text("127.0.0.1".to_owned()),
+                    Answer::Number(port),
+                ]),
+            ])
+        };
+        let slots = Answer::List(vec![range(0, 8000, 1), range(8001, 16383, 2)]);
+        let silence = Silence::of_cluster(&slots);
+        let script = Script::many();
+        let (low, high) = (Call::on(&script, "p:{b}"), Call::on(&script, "p:{foo}"));
+        assert!(slot_of(b"b") <= 8000 && slot_of(b"foo") > 8000);
+        let (low, high) = (What::Script(&low), What::Script(&high));
+        assert!(!silence.goes_on(low));
+        silence.ended(high);
+        assert!(silence.goes_on(low), "twice at the same node");
+        silence.ended(low);
+        assert!(!silence.goes_on(low));
+        assert!(!silence.goes_on(high));
+    }
+}

@@ -1,0 +1,27 @@
+-- Takes a lock, confirms a grant, or keeps a place in the queue alive: one script for the three, idempotent by attempt.
+-- This is the short cut; lock.lua and wait.lua follow it in the same script. Every argument costs the server time, so there are few.
+--
+-- KEYS  the six of a lock, as in lock.lua
+-- ARGV  1 attempt (32), time to live of a fence counter in ms (13 digits), label: the end of the lock's value
+--       2 how, as in lock.lua   3 lease + time to live of a fence counter, ms
+--       4 (a node of a quorum) the token to give out unless it is too low, 16 digits; the server's time when it is left out
+-- Returns  the fencing token (text) when held
+--          {the milliseconds after which asking again is worth it, 0: not known; the last token given out} when others hold it
+--          {'abandoned'}, or {'conflict', limit in use}
+local v = redis.call('GET', KEYS[1])
+if string.byte(ARGV[2], 3) == 88 then
+  if v and #v == TOKEN_END or not v and redis.call('EXISTS', KEYS[2], KEYS[4], KEYS[6]) == 0 then
+    local token = ARGV[4]
+    if not token then
+      local t = redis.call('TIME')
+      token = t[1] .. sub('00000' .. t[2], -6)
+    end
+    if v and token <= v then token = string.format('%016.0f', v + 1) end
+    redis.call('SET', KEYS[1], token .. '-' .. ARGV[1], 'PX', ARGV[3])
+    return token
+  elseif v and sub(v, OWNER, OWNER_END) == sub(ARGV[1], 1, 32) then
+    -- Ours already. Whoever gave it to us may remember tokens for another time than we do.
+    redis.call('PEXPIRE', KEYS[1], ARGV[3] - sub(ARGV[1], 33, 45) + sub(v, FENCE, FENCE_END))
+    return sub(v, 1, TOKEN_END)
+  end
+end

@@ -1,0 +1,42 @@
+-- Takes and frees many locks in one trip: each by the short cut of acquire.lua or release.lua, or not at all. What goes wrong with one
+-- does not touch the others: whoever then asks alone is told what it is.
+--
+-- KEYS  the locks; then for each lock to take its keys 2, 4 and 6 of lock.lua
+-- ARGV  1 lease + time to live of a fence counter of those to take, ms
+--       then for each lock, to take it the end of its value as in acquire.lua; to free it a minus and the attempt
+-- Returns  for each lock its fencing token (text) when taken, 1 when freed, 0 when the short cut does not lead there
+local pcall = redis.pcall
+local answers, changed, stamp = {}, {}, nil
+local locks = #ARGV - 1
+local side = locks + 1
+-- One look at all of them. It fails as a whole if one key is forbidden, or the command is: then each is looked at for itself.
+local values = pcall('MGET', unpack(KEYS, 1, locks))
+for i = 1, locks do
+  -- The same lock may be freed and taken in one trip.
+  local key, wish = KEYS[i], ARGV[i + 1]
+  local v, new, answer = changed[key] or values[i], nil, 0
+  if values.err and not changed[key] then v = pcall('GET', key) end
+  if string.byte(wish) == 45 then
+    -- The client found its hold good by its own clock, and nobody has taken the lock since. A value that is a table is an error: this
+    -- key is forbidden, or no lock.
+    if v and type(v) ~= 'table' and sub(v, MARK, OWNER_END) == wish then
+      new = sub(v, 1, TOKEN_END)
+      if pcall('SET', key, new, 'KEEPTTL').ok then answer = 1 end
+    end
+  else
+    if v and type(v) ~= 'table' and #v == TOKEN_END or not v and pcall('EXISTS', key, KEYS[side], KEYS[side + 1], KEYS[side + 2]) == 0 then
+      if not stamp then
+        local t = redis.call('TIME')
+        stamp = t[1] .. sub('00000' .. t[2], -6)
+      end
+      local token = stamp
+      if v and stamp <= v then token = tonumber(v) and string.format('%016.0f', v + 1) end
+      new = token and token .. '-' .. wish
+      if new and pcall('SET', key, new, 'PX', ARGV[1]).ok then answer = token end
+    end
+    side = side + 3
+  end
+  if answer ~= 0 then changed[key] = new end
+  answers[i] = answer
+end
+return answers

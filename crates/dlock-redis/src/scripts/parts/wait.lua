@@ -1,0 +1,66 @@
+-- The end of acquire.lua, when somebody holds, waits or was abandoned. Keys, arguments and returns as there.
+local m, text = wish, sub(ARGV[1], 46)
+lease = tonumber(lease)
+
+if mode == m and shares(me) then
+  redis.call('ZADD', H, now + lease, me)
+  local mine = redis.call('HGET', I, me)
+  return finish(mine and sub(mine, 1, 16) or token)
+end
+local tombstone = redis.call('ZSCORE', T, me)
+if tombstone and tonumber(tombstone) > now then return {'abandoned'} end
+
+-- Says what is needed to be given the lock. Both keys always change together, so one look at their time to live is enough; a second more
+-- of it saves the look's consequence for most.
+local function stand()
+  redis.call('HSET', W, me, string.format('%013.0f', now + patience) .. m .. ' ' .. lease .. ' ' .. inbox .. ' ' .. text)
+  if redis.call('PTTL', Q) < patience then
+    redis.call('PEXPIRE', Q, patience + 1000)
+    redis.call('PEXPIRE', W, patience + 1000)
+  end
+end
+
+-- The usual wait: somebody holds it alone, and we are new. Nobody can be given anything now, so nobody else is looked at.
+if m == 'X' and mode == 'X' and inbox ~= '' then
+  local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
+  if redis.call('ZADD', Q, 'NX', math.max(tonumber(stamp), (last or 0) + 1), me) == 1 then
+    stand()
+    return finish({last and 0 or expires - now, token})
+  end
+end
+
+local head
+if fair or not admits(m) then head = settle(true) end
+if (not fair or not head or head == me) and admits(m) then
+  leave(me)
+  take(me, m, now + lease, text, next_token())
+  local mine = token
+  -- Those who fit beside us need not wait for the next release.
+  if head and m ~= 'X' then settle() end
+  return finish(mine)
+end
+
+if sub(m, 1, 1) == 'P' then
+  local other = mode
+  if sub(other, 1, 1) ~= 'P' and head then
+    other = string.match(redis.call('HGET', W, head) or '', '^%d+(%u%d*)') or ''
+  end
+  if sub(other, 1, 1) == 'P' and other ~= m then return finish({'conflict', sub(other, 2)}) end
+end
+
+if inbox ~= '' then
+  if not redis.call('ZSCORE', Q, me) then
+    local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2] or 0
+    redis.call('ZADD', Q, math.max(tonumber(stamp), last + 1), me)
+    head = head or me
+  end
+  stand()
+end
+-- Only the first of the queue looks when the lease ends: no herd.
+local left = 0
+if unfinished then
+  left = 1
+elseif inbox == '' or head == me then
+  left = (mode == 'X' and expires or redis.call('ZRANGE', H, 0, 0, 'WITHSCORES')[2] or now) - now
+end
+return finish({left, token})

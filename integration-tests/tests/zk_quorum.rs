@@ -1,0 +1,99 @@
+//! ZooKeeper locks at a server that has lost its majority: it still answers reads, and what it says is no proof of life.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends where it breaks"
+)]
+
+mod zk_support;
+
+use std::time::Duration;
+
+use dlock_core::{LossReason, Released};
+use integration_tests::{Direction, FaultProxy, ZooKeeperEnsemble, ZooKeeperServer};
+use tokio::time::timeout;
+use zk_support::*;
+
+/// An ensemble whose members bear with a silent leader or follower for 20 s.
+async fn patient(size: usize) -> ZooKeeperEnsemble {
+    let mut settings = with_quick_clean_up();
+    settings.config.push("syncLimit=100".to_owned());
+    ZooKeeperEnsemble::start_with(settings, size)
+        .await
+        .expect("an ensemble")
+}
+
+/// One follower, and everybody else.
+async fn one_and_others(ensemble: &ZooKeeperEnsemble) -> (&ZooKeeperServer, Vec<&ZooKeeperServer>) {
+    let leader = ensemble.leader().await.expect("a leader").port();
+    let (mut followers, mut others): (Vec<_>, Vec<_>) = ensemble
+        .members()
+        .iter()
+        .partition(|member| member.port() != leader);
+    let one = followers.pop().expect("a follower");
+    others.append(&mut followers);
+    (one, others)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_is_not_granted_on_the_word_of_a_follower_without_its_leader() {
+    let ensemble = patient(3).await;
+    let (follower, others) = one_and_others(&ensemble).await;
+    let proxy = FaultProxy::start(follower.addr()).await.expect("a proxy");
+    let (holder, middle) = (
+        client(&others[0].url()).await,
+        client(&others[0].url()).await,
+    );
+    let waiter = client(&format!("zk://{}?session=30s", proxy.addr())).await;
+    let guard = lock(&holder, "a").await;
+    let mut waits = Vec::new();
+    for (count, locks) in [(1, &middle), (2, &waiter)] {
+        let mutex = locks.mutex("a").expect("a name");
+        waits.push(tokio::spawn(async move { mutex.lock().await }));
+        waiting(&holder, "a", count).await;
+    }
+    let admin = Admin::connect(&follower.url()).await;
+    let places = queue_of(&admin, "/dlock/a", 3).await;
+    watched(follower, 2).await;
+
+    // Both before it go, and it does not hear of it yet.
+    proxy.pause(Direction::ToClient);
+    let last = waits.pop().expect("two");
+    for place in &places[..2] {
+        let path = format!("/dlock/a/{place}");
+        admin.0.delete(&path, None).await.expect("delete");
+    }
+    assert_eq!(queue_of(&admin, "/dlock/a", 1).await, places[2..]);
+    others.iter().for_each(|member| member.freeze());
+    proxy.resume();
+    // Its server sees it alone in the queue, and cannot know whether its session still lives.
+    let mut last = last;
+    let early = timeout(Duration::from_secs(2), &mut last).await;
+    assert!(early.is_err(), "granted without a majority: {early:?}");
+    others.iter().for_each(|member| member.thaw());
+    let next = timeout(SOON, last)
+        .await
+        .expect("the waiter")
+        .expect("no panic")
+        .expect("the lock");
+    assert_eq!(next.release().await.expect("release"), Released::Freed);
+    drop(guard);
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hold_is_not_renewed_on_the_word_of_a_follower_without_its_leader() {
+    let ensemble = patient(3).await;
+    let (follower, others) = one_and_others(&ensemble).await;
+    let locks = client(&(follower.url() + "?session=4s")).await;
+    let guard = lock(&locks, "a").await;
+    renewed(&locks).await;
+    others.iter().for_each(|member| member.freeze());
+    let reason = timeout(SOON, guard.lost()).await.expect("told");
+    assert_eq!(reason, LossReason::Expired);
+    // That it was the majority that was missing, and not the server that we talk to.
+    let answer = follower.four_letter_word("srvr").await.expect("srvr");
+    assert!(answer.contains("Mode: follower"), "{answer}");
+    others.iter().for_each(|member| member.thaw());
+}
