@@ -69,7 +69,7 @@ async fn a_multi_lock_says_that_a_member_may_still_be_held() {
     assert_eq!(error.held_now(), HeldNow::Unknown);
     control.heal();
     drop(held);
-    world.until_free("a").await;
+    world.until_free_after_an_outage("a").await;
 }
 
 /// Two processes that reach the same stores under different names take them in different orders.

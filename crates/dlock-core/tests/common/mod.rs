@@ -71,8 +71,17 @@ impl World {
 
     /// Waits until nobody holds `name`, and fails if that takes more than a second of the clock.
     pub(crate) async fn until_free(&self, name: &str) {
+        self.until_free_within(seconds(1), name).await;
+    }
+
+    /// As [`until_free`](World::until_free) after an outage: what is undone meanwhile is tried again every two seconds at least.
+    pub(crate) async fn until_free_after_an_outage(&self, name: &str) {
+        self.until_free_within(millis(2100), name).await;
+    }
+
+    async fn until_free_within(&self, limit: Duration, name: &str) {
         let probe = self.client();
-        let limit = self.clock.now() + Duration::from_secs(1);
+        let limit = self.clock.now() + limit;
         while probe.inspect(name).await.unwrap().is_locked() {
             assert!(self.clock.now() < limit, "{name} is still held");
             tokio::time::sleep(Duration::from_millis(1)).await;
