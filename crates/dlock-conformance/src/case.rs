@@ -124,6 +124,7 @@ clauses! {
     C18 "First come, first served; a dead waiter stalls nobody.",
     C19 "Readers share, writers exclude and are not starved; permits keep the limit.",
     C20 "`max_hold` ends a hold.",
+    C21 "A hold that is passed on between tasks keeps others out no longer than its bound.",
 }
 
 impl fmt::Display for Clause {

@@ -67,6 +67,7 @@ const BROKEN: &[Broken] = broken! {
     C19 DowngradeDoesNothing, "downgrade does nothing";
     C19 DowngradeHasAGap, "downgrade with a gap";
     C20 OwnWatchdog, "a watchdog that outlives the release";
+    C21 TokensNotSetAside, "tokens of a client's turns are given to others too";
 };
 
 /// Runs jobs on several threads at once: most of them wait most of the time.

@@ -210,3 +210,28 @@ fn a_blocked_runtime_keeps_its_locks() {
         assert!(guard.is_held());
     });
 }
+
+/// A hold that is passed on to a task that is never polled again keeps nobody out for longer than its lease (C21).
+#[test]
+fn a_hold_passed_on_to_a_runtime_that_is_not_driven_ends_with_its_lease() {
+    let store = MemoryBackend::new();
+    let settings = Settings::new().lease(seconds(1)).local_time(Duration::MAX);
+    let locks = client(&store, settings);
+    let living = self_driven();
+    let guard = living.block_on(locks.mutex("x").unwrap().lock()).unwrap();
+    let idle = driven_by_hand();
+    let mutex = locks.mutex("x").unwrap();
+    let waits = idle.spawn(async move { mutex.lock().await });
+    idle.block_on(async { tokio::task::yield_now().await });
+    let _ = living.block_on(guard.release()).unwrap();
+    assert_eq!(locks.stats().passed_on, 0, "nobody has taken it up");
+    let other = client(&store, Settings::new());
+    let next = living.block_on(other.mutex("x").unwrap().lock_within(seconds(20)));
+    let next = next.unwrap().expect("free after a lease");
+    // When it runs again it finds that it is too late, and waits like everybody else.
+    idle.block_on(async { tokio::task::yield_now().await });
+    assert!(!waits.is_finished());
+    let _ = living.block_on(next.release()).unwrap();
+    let late = idle.block_on(waits).unwrap().unwrap();
+    assert!(late.is_held());
+}

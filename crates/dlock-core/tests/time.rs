@@ -129,7 +129,8 @@ async fn a_failed_renewal_inside_the_lease_is_not_a_loss() {
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_goes_from_task_to_task_is_busy_and_not_out_of_reach() {
     let world = World::new();
-    let (locks, control) = world.client_with(one_second());
+    // Every turn is a trip.
+    let (locks, control) = world.client_with(one_second().local_turns(1));
     let mutex = locks.mutex("x").unwrap();
     let first = mutex.lock().await.unwrap();
     let second = tokio::spawn({

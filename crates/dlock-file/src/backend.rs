@@ -11,6 +11,7 @@ use dlock_core::{
 use crate::access::Access;
 use crate::acquire::{Ask, Outcome};
 use crate::connect::{Store, locked};
+use crate::fence::TURNS;
 use crate::wait;
 
 /// One client of a folder of locks.
@@ -40,6 +41,7 @@ impl FileBackend {
         capabilities.inspect = true;
         // Nobody renews, so a holder would not be told that its lock was broken.
         capabilities.break_lock = false;
+        capabilities.turns = TURNS;
         capabilities.durability = "the locks end with their processes; a machine that restarts has none, and tokens go on increasing";
         Ok(Self {
             identity: format!("file:{}", store.folder.display()),

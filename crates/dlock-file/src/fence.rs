@@ -8,6 +8,10 @@ use dlock_core::Result;
 use crate::error::failed;
 use crate::gate::Gate;
 
+/// How many tokens a grant sets aside: the tasks of one client pass the hold on so often. Few enough that the tokens do not run
+/// ahead of the clock, since a grant takes longer than so many microseconds together with its turns.
+pub(crate) const TURNS: u32 = 64;
+
 impl Gate {
     /// Higher than every token of this gate before (C11). It is at least the time in microseconds, so that it also increases
     /// over a runtime folder that is emptied at log-out, and over a disk that lost the last writes with its power.
@@ -21,7 +25,7 @@ impl Gate {
         };
         let token = next(last, now_micros());
         self.file
-            .write_all_at(&token.to_le_bytes(), 0)
+            .write_all_at(&last_of(token).to_le_bytes(), 0)
             .map_err(|error| failed("write", &self.path, error))?;
         Ok(token)
     }
@@ -29,6 +33,10 @@ impl Gate {
 
 fn next(last: u64, now: u64) -> u64 {
     last.saturating_add(1).max(now)
+}
+
+fn last_of(token: u64) -> u64 {
+    token.saturating_add(u64::from(TURNS) - 1)
 }
 
 pub(crate) fn now_micros() -> u64 {

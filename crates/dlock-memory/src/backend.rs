@@ -10,7 +10,7 @@ use dlock_core::{
 };
 
 use crate::control::{Control, Link};
-use crate::store::{Grant, Store, Tried};
+use crate::store::{Grant, Store, TURNS, Tried};
 
 /// One client of a store in this process.
 ///
@@ -71,6 +71,7 @@ impl MemoryBackend {
         capabilities.permits = true;
         capabilities.inspect = true;
         capabilities.break_lock = true;
+        capabilities.turns = TURNS;
         capabilities.durability = "none: the locks end with the process";
         Self {
             store: store.clone(),

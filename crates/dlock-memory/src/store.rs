@@ -15,6 +15,9 @@ use tokio::sync::{Notify, oneshot};
 /// How long an abandoned attempt is remembered, so that a late request of it cannot take effect.
 const REMEMBER: Duration = Duration::from_secs(60);
 
+/// How many tasks of a client may have a hold in turn, each with a token of its own.
+pub(crate) const TURNS: u32 = 64;
+
 #[derive(Debug)]
 pub(crate) struct Store {
     clock: Arc<dyn Clock>,
@@ -367,8 +370,7 @@ impl State {
         {
             return None;
         }
-        self.last_token += 1;
-        let token = self.last_token;
+        let token = next_token(&mut self.last_token);
         let lock = self.locks.entry(request.name().clone()).or_default();
         // Most locks have one holder: a vector's first growth would make room for four.
         lock.holders.reserve_exact(1);
@@ -428,9 +430,8 @@ impl State {
             let Some(waiter) = lock.waiters.pop_front() else {
                 break;
             };
-            self.last_token += 1;
             let grant = Grant {
-                token: self.last_token,
+                token: next_token(&mut self.last_token),
                 from: now,
             };
             if waiter.grant.send(grant).is_ok() {
@@ -499,6 +500,13 @@ impl State {
             .collect();
         info
     }
+}
+
+/// Higher than every token before. As many as a hold has turns are set aside with it.
+fn next_token(last: &mut u64) -> u64 {
+    let token = *last + 1;
+    *last += u64::from(TURNS);
+    token
 }
 
 impl Lock {

@@ -12,6 +12,7 @@ mod lost_replies;
 mod max_hold;
 mod modes;
 mod names;
+mod pass_on;
 mod reach;
 mod residue;
 mod stale;
@@ -42,6 +43,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         fairness::CASES,
         modes::CASES,
         max_hold::CASES,
+        pass_on::CASES,
     ]
     .into_iter()
     .flatten()

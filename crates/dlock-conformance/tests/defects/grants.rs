@@ -29,6 +29,34 @@ fn altered(attempt: Attempt, request: &Request, from: Option<Moment>, token: u64
     }
 }
 
+/// Says that a grant brings many tokens, and counts in steps of one.
+#[derive(Debug, Default)]
+pub(crate) struct TokensNotSetAside(AtomicU64);
+
+impl TokensNotSetAside {
+    fn counted(&self, attempt: Attempt, request: &Request) -> Attempt {
+        altered(
+            attempt,
+            request,
+            None,
+            self.0.fetch_add(1, Ordering::Relaxed),
+        )
+    }
+}
+
+#[async_trait]
+impl Defect for TokensNotSetAside {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+        let attempt = client.store.try_acquire(request).await?;
+        Ok(self.counted(attempt, request))
+    }
+
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+        let attempt = client.store.acquire(request).await?;
+        Ok(self.counted(attempt, request))
+    }
+}
+
 /// Grants what others hold.
 #[derive(Debug, Default)]
 pub(crate) struct TwoHolders;

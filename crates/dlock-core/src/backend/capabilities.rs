@@ -80,6 +80,8 @@ pub enum Capability {
     Inspect,
     /// `break_lock`.
     Break,
+    /// Tasks of one client pass a lock on to each other without a trip (C21).
+    PassOn,
 }
 
 impl fmt::Display for Capability {
@@ -95,6 +97,7 @@ impl fmt::Display for Capability {
             Self::NetworkWide => "exclusion between machines",
             Self::Inspect => "inspect and list",
             Self::Break => "breaking a lock by force",
+            Self::PassOn => "passing a lock on between tasks without a trip",
         })
     }
 }
@@ -137,6 +140,10 @@ pub struct Capabilities {
     pub inspect: bool,
     /// `break_lock`.
     pub break_lock: bool,
+    /// How many tokens in a row an exclusive grant brings, its own and those after it: none of them is ever given to another hold of
+    /// the name (C11). The tasks of a client then pass the hold on to each other without a trip, each with the next of them,
+    /// before it goes back to the store (C21). One, the default: every turn is asked of the store.
+    pub turns: u32,
     /// The shortest lease the store can keep.
     pub shortest_lease: Duration,
     /// By how much the store may end a hold before its lease or session is over, counted from the last renewal: a hold is taken for
@@ -163,6 +170,7 @@ impl Capabilities {
             permits: false,
             inspect: false,
             break_lock: false,
+            turns: 1,
             shortest_lease: Duration::from_millis(20),
             early_end: Duration::ZERO,
             durability: "not stated",
@@ -182,6 +190,7 @@ impl Capabilities {
             Capability::NetworkWide => self.reach >= Reach::Network,
             Capability::Inspect => self.inspect,
             Capability::Break => self.break_lock,
+            Capability::PassOn => self.turns > 1,
         }
     }
 

@@ -373,7 +373,7 @@ impl Lease {
         self.from
     }
 
-    /// The fencing token.
+    /// The fencing token; where a grant brings several, the first.
     pub fn token(&self) -> Option<FencingToken> {
         self.token
     }
@@ -402,7 +402,7 @@ pub enum Renewal {
 #[non_exhaustive]
 #[must_use = "only `Freed` and `StillHeld` say that the hold was good to the end"]
 pub enum Released {
-    /// The lock was ours until now, and is free.
+    /// The lock was ours until now, and is free, or was passed on to the next task of this client.
     Freed,
     /// An outer guard of the same owner still holds the lock (reentrancy).
     StillHeld,

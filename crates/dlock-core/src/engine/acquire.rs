@@ -111,6 +111,7 @@ impl Ask {
         let outcome = walk.walk().instrument(span).await;
         counted.event = match &outcome {
             Ok(Some(guard)) if guard.is_reentry() => Event::Reentered,
+            Ok(Some(guard)) if guard.was_passed_on() => Event::PassedOn,
             Ok(Some(_)) => Event::Acquired,
             Ok(None) if patience == Patience::Try => Event::Busy,
             Ok(None) => Event::GaveUp,
@@ -150,7 +151,7 @@ impl Ask {
         let name = &self.name;
         let now = self.client.clock.now();
         if let Some(hold) = self.client.queue.holder(name, now) {
-            let taken_in = hold.taken_in.unwrap_or("no span");
+            let taken_in = hold.taken_in().unwrap_or("no span");
             tracing::warn!(
                 %name, waited = ?after, taken_in,
                 "this very client holds the lock it waits for: a task that waits for itself needs an Owner, or waits for ever"

@@ -14,6 +14,7 @@ use super::queue::Queue;
 use super::room::Rooms;
 use super::trips;
 use crate::backend::{Backend, Released, wait};
+use crate::lock::guard::Guard;
 use crate::lock::settings::Checked;
 use crate::lock::stats::Event;
 use crate::{Clock, Error, ErrorKind, HeldNow, LossReason, Name, Operation, Result};
@@ -73,7 +74,7 @@ impl Client {
     }
 
     fn tell_of_loss(&self, entry: &Entry, reason: LossReason) {
-        let token = entry.lease().and_then(|lease| lease.token());
+        let token = entry.token(entry.stay());
         tracing::warn!(
             name = %entry.name(), backend = self.backend_name(), token = token.map(u64::from), %reason,
             "lock lost"
@@ -83,24 +84,38 @@ impl Client {
     /// A guard was dropped: frees the hold in the background (C14).
     pub(crate) fn drop_hold(self: &Arc<Self>, entry: &Arc<Entry>) {
         self.ensure_rooms();
-        let now = self.clock.now();
-        let _ = self.ledger.leave(entry, Leaving::Dropped, self, now);
+        let _ = self.leave(entry, Leaving::Dropped);
+    }
+
+    /// A guard leaves its hold; `None` when the next local task has it.
+    fn leave(self: &Arc<Self>, entry: &Arc<Entry>, how: Leaving) -> Option<Left> {
+        loop {
+            let heir = match self.ledger.leave(entry, how, self, self.clock.now()) {
+                Left::PassedOn(heir) => heir,
+                left => return Some(left),
+            };
+            match heir.take(Guard::new(self.clone(), entry.clone(), false)) {
+                Ok(()) => return None,
+                // It has gone away meanwhile, and leaves the hold as it came.
+                Err(guard) => guard.forget(),
+            }
+        }
     }
 
     /// A guard was released.
     pub(crate) async fn release(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Released> {
         self.ensure_rooms();
-        let now = self.clock.now();
         // Outside of a runtime there are no timers, and a room does it.
         let how = match in_runtime() {
             Ok(()) => Leaving::Released,
             Err(_) => Leaving::Dropped,
         };
-        match self.ledger.leave(entry, how, self, now) {
-            Left::Inside { held: true } => return Ok(Released::StillHeld),
-            Left::Inside { held: false } | Left::Lost => return Ok(Released::AlreadyLost),
-            Left::Undoing => return Ok(Released::Unknown),
-            Left::Releasing => {}
+        match self.leave(entry, how) {
+            None | Some(Left::PassedOn(_)) => return Ok(Released::Freed),
+            Some(Left::Inside { held: true }) => return Ok(Released::StillHeld),
+            Some(Left::Inside { held: false } | Left::Lost) => return Ok(Released::AlreadyLost),
+            Some(Left::Undoing) => return Ok(Released::Unknown),
+            Some(Left::Releasing) => {}
         }
         // If this future is dropped, a room goes on.
         let mut unconfirmed = Unconfirmed {

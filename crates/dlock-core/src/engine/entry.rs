@@ -1,8 +1,11 @@
 //! One attempt to get a lock, and the hold it became, as everybody in this client sees it.
 //!
 //! What changes an entry is in `ledger/life.rs`; here is what may be read at any moment.
+//!
+//! A hold is what the store knows. One task's time in it is a **stay**: a hold that is passed on between the tasks of a client has
+//! several, one after the other, each with the next token of the hold (C21).
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,7 +18,7 @@ use super::queue::Turn;
 use crate::backend::{Backoff, Lease, Request};
 use crate::lock::settings::Checked;
 use crate::sync::locked;
-use crate::{Clock, LossReason, Mode, Moment, Name, Owner};
+use crate::{Clock, FencingToken, LossReason, Mode, Moment, Name, Owner};
 
 /// Timers have a grain of a millisecond and fire late: losses are declared this much before the end, so that the signal
 /// fires no later than `valid_until` (C8).
@@ -46,9 +49,13 @@ pub(crate) enum Ending {
 pub(crate) struct Entry {
     pub(crate) id: u64,
     pub(crate) settings: Arc<Checked>,
-    pub(crate) owner: Option<Owner>,
-    /// The name of the caller's span.
-    pub(crate) taken_in: Option<&'static str>,
+    /// Whether the store knows the hold by the settings' own label, so that any task with these settings may have it.
+    pub(super) passes_on: bool,
+    /// Which stay it is. It changes only while nobody has a guard on the hold.
+    stay: AtomicU32,
+    /// Whether the task of this stay knows that it has the hold. Until then nothing is renewed: a runtime that is not driven must not
+    /// keep a lock that nobody uses.
+    taken_up: AtomicBool,
     /// Nanoseconds of the clock, or [`OVER`].
     valid_until: AtomicU64,
     ending: AtomicU8,
@@ -63,11 +70,19 @@ pub(super) struct Life {
     pub(super) subject: Subject,
     /// The local queue's turn, kept while an exclusive hold lasts and until its release was tried.
     pub(super) turn: Option<Turn>,
+    /// Who is in it, and the name of the span that it asked in.
+    pub(super) owner: Option<Owner>,
+    pub(super) taken_in: Option<&'static str>,
     /// How often the owner has entered.
     pub(super) guards: u32,
+    /// When this stay began.
     pub(super) granted_at: Moment,
-    /// When `max_hold` ends it.
+    /// When `max_hold` ends this stay.
     pub(super) ends_at: Moment,
+    /// Until when the store keeps the hold for certain, however long a stay may last.
+    pub(super) lease_until: Moment,
+    /// From when on it goes back to the store instead of to the next local task.
+    pub(super) passed_on_until: Moment,
     /// Where the entry stands in the schedule.
     pub(super) due: Moment,
     /// The last trip that was begun for it, and whether it is under way. An answer to an earlier trip plans nothing.
@@ -113,8 +128,9 @@ impl Entry {
         Self {
             id,
             settings: asker.settings,
-            owner: asker.owner,
-            taken_in: asker.span,
+            passes_on: asker.passes_on,
+            stay: AtomicU32::new(0),
+            taken_up: AtomicBool::new(true),
             valid_until: AtomicU64::new(OVER),
             ending: AtomicU8::new(code_of(Ending::NotYet)),
             changed: Notify::new(),
@@ -122,9 +138,13 @@ impl Entry {
                 phase: Phase::Asking,
                 subject: Subject::Attempt(request),
                 turn: None,
+                owner: asker.owner,
+                taken_in: asker.span,
                 guards: 0,
                 granted_at: Moment::NEVER,
                 ends_at: Moment::NEVER,
+                lease_until: Moment::NEVER,
+                passed_on_until: Moment::NEVER,
                 due: Moment::NEVER,
                 trip: 0,
                 under_way: false,
@@ -145,6 +165,22 @@ impl Entry {
             Subject::Hold(lease) => Some(lease.clone()),
             Subject::Attempt(_) => None,
         }
+    }
+
+    /// Which stay it is.
+    pub(crate) fn stay(&self) -> u32 {
+        self.stay.load(Ordering::Acquire)
+    }
+
+    /// The token of a stay: the next of the hold's own for each.
+    pub(crate) fn token(&self, stay: u32) -> Option<FencingToken> {
+        let first = self.lease()?.token()?.get();
+        Some(FencingToken::new(first.saturating_add(u64::from(stay))))
+    }
+
+    /// The name of the span in which this stay was asked for.
+    pub(crate) fn taken_in(&self) -> Option<&'static str> {
+        locked(&self.life).taken_in
     }
 
     pub(crate) fn name(&self) -> Name {
@@ -245,6 +281,45 @@ impl Entry {
         self.valid_until.store(until.as_nanos(), Ordering::Release);
     }
 
+    /// Another stay begins, which may last until `until`. `false` when the hold was over before.
+    pub(super) fn begins_again(&self, until: Moment, now: Moment) -> bool {
+        let mut valid = self.valid_until.load(Ordering::Acquire);
+        loop {
+            if valid == OVER || now.as_nanos() >= valid {
+                return false;
+            }
+            match self.valid_until.compare_exchange(
+                valid,
+                until.as_nanos(),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return true,
+                Err(other) => valid = other,
+            }
+        }
+    }
+
+    /// The stay before has ended by a release: those who watch it are told.
+    pub(super) fn next_stay(&self, stay: u32) {
+        self.taken_up.store(false, Ordering::Relaxed);
+        self.stay.store(stay, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    /// The task of this stay has the hold in its hands. A hold without a deadline has one only until now.
+    pub(crate) fn take_up(&self, now: Moment) {
+        self.taken_up.store(true, Ordering::Relaxed);
+        if self.settings.validity.is_none() {
+            let ends_at = locked(&self.life).ends_at;
+            self.begins_again(ends_at, now);
+        }
+    }
+
+    pub(super) fn is_taken_up(&self) -> bool {
+        self.taken_up.load(Ordering::Relaxed)
+    }
+
     /// Called once, when the entry leaves `Held`.
     pub(super) fn ends(&self, ending: Ending) {
         self.ending.store(code_of(ending), Ordering::Release);
@@ -257,15 +332,25 @@ impl Entry {
         self.valid_until().earlier(TIMER_GRAIN)
     }
 
-    /// Resolves when the hold has ended or its time is up; the caller looks which.
+    /// How a stay ended: a hold is passed on only after a release.
+    pub(crate) fn ending_of_stay(&self, stay: u32) -> Ending {
+        let ending = self.ending();
+        if self.stay() == stay {
+            ending
+        } else {
+            Ending::LetGo
+        }
+    }
+
+    /// Resolves when the stay has ended or its time is up; the caller looks which.
     ///
     /// Outside of a runtime there are no timers: then whoever looks after the client's holds declares the loss.
-    pub(crate) async fn ended(&self, clock: &dyn Clock) {
+    pub(crate) async fn ended(&self, stay: u32, clock: &dyn Clock) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
             let at = self.loss_at();
-            if self.ending() != Ending::NotYet || clock.now() >= at {
+            if self.ending_of_stay(stay) != Ending::NotYet || clock.now() >= at {
                 return;
             }
             if Handle::try_current().is_err() {

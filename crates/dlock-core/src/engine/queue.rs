@@ -10,8 +10,10 @@ use tokio::sync::oneshot;
 use super::entry::Entry;
 use super::evidence::Evidence;
 use crate::backend::Request;
+use crate::lock::guard::Guard;
+use crate::lock::settings::Checked;
 use crate::sync::locked;
-use crate::{Error, HeldNow, Mode, Moment, Name};
+use crate::{Error, HeldNow, Mode, Moment, Name, Owner};
 
 /// How many tasks of one client ask for the same name at once, where the lock has room for all of them.
 const SIDE_BY_SIDE: usize = 256;
@@ -59,13 +61,53 @@ struct Place {
     company: Company,
     /// How long it puts up with a store in trouble.
     patience: Duration,
+    /// What it would do with a hold that is passed on; `None` when it must ask the store itself.
+    inherits: Option<Inherits>,
     tell: oneshot::Sender<Word>,
+}
+
+/// How a waiter would use a hold that another task of this client passes on.
+#[derive(Debug)]
+pub(crate) struct Inherits {
+    /// A hold goes to those alone who would have asked the store for the same.
+    pub(crate) settings: Arc<Checked>,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) span: Option<&'static str>,
+}
+
+/// The waiter that has the hold next.
+#[derive(Debug)]
+pub(crate) struct Heir {
+    pub(crate) owner: Option<Owner>,
+    pub(crate) span: Option<&'static str>,
+    tell: oneshot::Sender<Word>,
+}
+
+impl Heir {
+    /// Hands the guard over, or returns it when the waiter has gone away meanwhile.
+    pub(crate) fn take(self, guard: Guard) -> Result<(), Guard> {
+        match self.tell.send(Word::Held(guard)) {
+            Err(Word::Held(guard)) => Err(guard),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What waiting for the turn has brought.
+#[derive(Debug)]
+pub(crate) enum Waited {
+    /// To ask the store.
+    Turn(Turn),
+    /// The lock itself, from the task before.
+    Held(Guard),
 }
 
 /// What a waiter is told.
 #[derive(Debug)]
 enum Word {
     YourTurn,
+    /// The hold is passed on. A waiter that does not live to hear it leaves the hold by dropping the guard.
+    Held(Guard),
     /// The store has been in trouble for longer than the waiter puts up with.
     GiveUp(Error),
 }
@@ -141,6 +183,7 @@ impl Queue {
         name: &Name,
         company: Company,
         patience: Duration,
+        inherits: Option<Inherits>,
         now: Moment,
     ) -> Result<Turn, Waiter> {
         let mut lines = locked(&self.lines);
@@ -157,6 +200,7 @@ impl Queue {
         let place = Place {
             company,
             patience,
+            inherits,
             tell,
         };
         let is_first = line.waiting.is_empty();
@@ -267,6 +311,26 @@ impl Turn {
         });
     }
 
+    /// Takes the first who waits out of the line, if it can have the hold as it is.
+    pub(crate) fn heir(&self, settings: &Arc<Checked>, now: Moment) -> Option<Heir> {
+        let mut lines = locked(&self.queue.lines);
+        let line = lines.get_mut(&self.name)?;
+        let first = line.waiting.first_entry()?;
+        let inherits = first.get().inherits.as_ref()?;
+        if !Arc::ptr_eq(&inherits.settings, settings) {
+            return None;
+        }
+        let place = first.remove();
+        let inherits = place.inherits?;
+        line.passed = line.passed.saturating_add(1);
+        line.evidence.busy(now);
+        Some(Heir {
+            owner: inherits.owner,
+            span: inherits.span,
+            tell: place.tell,
+        })
+    }
+
     /// The release of the hold is under way.
     pub(crate) fn gives_back(&self, now: Moment) {
         self.change(|line| {
@@ -359,18 +423,25 @@ impl Waiter {
             || holder.is_some_and(|hold| hold.is_held(now))
     }
 
-    /// Waits for the turn. It must not be called again after that.
+    /// Waits for the turn, or for the hold itself. It must not be called again after that.
     ///
     /// # Errors
     ///
     /// What the store's trouble is, when it has lasted longer than this waiter puts up with.
-    pub(crate) async fn turn(&mut self) -> Result<Turn, Error> {
+    pub(crate) async fn turn(&mut self) -> Result<Waited, Error> {
         // The sender is dropped only together with the queue, so an error means the same as the word.
         let word = (&mut self.told).await.unwrap_or(Word::YourTurn);
         self.place = 0;
         match word {
             // From here on the turn passes on by itself.
-            Word::YourTurn => Ok(self.queue.turn(&self.name, self.queue.passed(&self.name))),
+            Word::YourTurn => {
+                let passed = self.queue.passed(&self.name);
+                Ok(Waited::Turn(self.queue.turn(&self.name, passed)))
+            }
+            Word::Held(guard) => {
+                guard.take_up();
+                Ok(Waited::Held(guard))
+            }
             Word::GiveUp(error) => Err(error),
         }
     }

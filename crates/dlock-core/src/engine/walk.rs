@@ -7,7 +7,7 @@ use super::acquire::{Ask, Patience};
 use super::client::{Client, in_runtime};
 use super::entry::Entry;
 use super::ledger::{Asker, closed};
-use super::queue::{Company, Turn};
+use super::queue::{Company, Inherits, Turn, Waited};
 use crate::backend::{Attempt, Backoff, Fairness, Lease, Request, WakeUp, random_between, wait};
 use crate::lock::guard::Guard;
 use crate::{Error, ErrorKind, HeldNow, Mode, Moment, Order, Owner, Result};
@@ -30,6 +30,8 @@ pub(super) struct Walk<'a> {
 
 enum Admission {
     Go(Option<Turn>),
+    /// Another task of this client has passed its hold on.
+    Held(Guard),
     Busy,
 }
 
@@ -64,9 +66,14 @@ impl Walk<'_> {
         if let Some(guard) = self.reenter(owner)? {
             return Ok(Some(guard));
         }
-        let turn = match self.admission().await? {
-            Admission::Go(turn) => turn,
-            Admission::Busy => return Ok(None),
+        let turn = loop {
+            match self.admission(owner).await? {
+                Admission::Go(turn) => break turn,
+                Admission::Held(guard) if guard.is_held() => return Ok(Some(guard)),
+                // It came when this task could not run, and its time has passed since (C7).
+                Admission::Held(late) => drop(late),
+                Admission::Busy => return Ok(None),
+            }
         };
         // Another task of the same owner may have got in meanwhile.
         if let Some(guard) = self.reenter(owner)? {
@@ -90,8 +97,13 @@ impl Walk<'_> {
         self.ask.client.clock.now()
     }
 
+    /// Whether tasks with the same settings would ask the store for the same: the label is part of it.
+    fn passes_on(&self) -> bool {
+        Arc::ptr_eq(self.label, &self.ask.settings.label)
+    }
+
     /// Waits for this client's turn, so that one task for each name talks to the store, or those that can hold it together.
-    async fn admission(&self) -> Result<Admission> {
+    async fn admission(&self, owner: Option<Owner>) -> Result<Admission> {
         let Ask {
             client,
             name,
@@ -114,7 +126,15 @@ impl Walk<'_> {
             });
         }
         let patience = settings.outage;
-        let mut waiter = match client.queue.enter(name, company, patience, self.started) {
+        let inherits = (company == Company::Alone && self.passes_on()).then(|| Inherits {
+            settings: settings.clone(),
+            owner,
+            span: self.asked_in,
+        });
+        let entered = client
+            .queue
+            .enter(name, company, patience, inherits, self.started);
+        let mut waiter = match entered {
             Ok(turn) => return Ok(Admission::Go(Some(turn))),
             Err(waiter) => waiter,
         };
@@ -132,8 +152,10 @@ impl Walk<'_> {
         } else {
             turn.await?
         };
-        if turn.is_some() {
-            return Ok(Admission::Go(turn));
+        match turn {
+            Some(Waited::Turn(turn)) => return Ok(Admission::Go(Some(turn))),
+            Some(Waited::Held(guard)) => return Ok(Admission::Held(guard)),
+            None => {}
         }
         if waiter.is_contended(self.now(), settings.trip_timeout) {
             Ok(Admission::Busy)
@@ -235,6 +257,7 @@ impl Walk<'_> {
             settings: settings.clone(),
             owner,
             span: self.asked_in,
+            passes_on: self.passes_on(),
         };
         let mut asking = match client.ledger.ask(asker, request.clone()) {
             Ok(entry) => Asking {
@@ -363,7 +386,7 @@ impl Walk<'_> {
         let passed = turn.map_or(0, Turn::passed);
         if capabilities.fairness != Fairness::None
             || passed == 0
-            || !passed.is_multiple_of(self.ask.settings.local_turns)
+            || !passed.is_multiple_of(self.ask.settings.turns_before_a_pause)
         {
             return;
         }

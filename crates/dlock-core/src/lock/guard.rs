@@ -57,6 +57,8 @@ pub struct Guard {
 struct Grip {
     client: Arc<Client>,
     entry: Arc<Entry>,
+    /// Which stay in the hold this is.
+    stay: u32,
     /// Cleared when the hold was left.
     on: bool,
 }
@@ -71,7 +73,7 @@ impl Drop for Grip {
 
 impl Grip {
     fn token(&self) -> Option<FencingToken> {
-        self.entry.lease().and_then(|lease| lease.token())
+        self.entry.token(self.stay)
     }
 
     async fn release(mut self) -> Result<Released> {
@@ -85,6 +87,8 @@ impl Guard {
         Self {
             first: Grip {
                 client,
+                // It does not change while somebody is in.
+                stay: entry.stay(),
                 entry,
                 on: true,
             },
@@ -110,6 +114,22 @@ impl Guard {
 
     pub(crate) fn is_reentry(&self) -> bool {
         self.reentry
+    }
+
+    /// Whether another task of this client has passed the hold on.
+    pub(crate) fn was_passed_on(&self) -> bool {
+        self.first.stay > 0
+    }
+
+    /// The task to which the hold was passed on has it in its hands.
+    pub(crate) fn take_up(&self) {
+        let Grip { client, entry, .. } = &self.first;
+        entry.take_up(client.clock.now());
+    }
+
+    /// The hold is left in another way than by dropping this.
+    pub(crate) fn forget(mut self) {
+        self.first.on = false;
     }
 
     /// The lock's name; of several locks as one, the first.
@@ -276,6 +296,7 @@ impl Guard {
                     client: Arc::downgrade(&grip.client),
                     clock: grip.client.clock.clone(),
                     entry: grip.entry.clone(),
+                    stay: grip.stay,
                 })
                 .collect(),
         }

@@ -8,7 +8,11 @@ use crate::{Capabilities, Error, ErrorKind, Liveness, Result};
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 pub(crate) const DEFAULT_TRIP_TIMEOUT: Duration = Duration::from_secs(5);
 const DEFAULT_OUTAGE: Duration = Duration::from_secs(10);
+/// Of turns that are a trip each, and of those that are passed on without one.
 const DEFAULT_LOCAL_TURNS: u32 = 16;
+const DEFAULT_TURNS_PASSED_ON: u32 = 64;
+/// A hold is passed on locally for as long as its hand-over through the store would take, within these.
+const LOCAL_TIME: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(10));
 const DEFAULT_WARN_AFTER: Duration = Duration::from_secs(60);
 const LONGEST_GROUP: usize = 64;
 const LONGEST_LEASE: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -63,6 +67,7 @@ pub struct Settings {
     warn_after: Option<Duration>,
     order: Option<Order>,
     local_turns: Option<u32>,
+    local_time: Option<Duration>,
     label: Option<Arc<str>>,
     group: Option<Arc<str>>,
 }
@@ -134,11 +139,23 @@ impl Settings {
         self
     }
 
-    /// With [`Order::ByClient`] on a store without a queue: how many times in a row tasks of this client take a lock from each
-    /// other before they pause, so that other clients get a chance. Default: 16. At least 1. Where the store can tell that nobody
-    /// else waits, they do not pause.
+    /// With [`Order::ByClient`]: how many times in a row tasks of this client take a lock from each other before other clients get a
+    /// chance. At least 1.
+    ///
+    /// Where a grant of the store brings tokens for several turns, tasks with the same settings pass an exclusive hold on without a
+    /// trip (C21): 64 times by default, and for [`local_time`](Settings::local_time) at most; 1 means that every turn is
+    /// asked of the store. On a store without a queue they pause after so many turns, 16 by default, unless the store can
+    /// tell that nobody else waits.
     pub fn local_turns(mut self, turns: u32) -> Self {
         self.local_turns = Some(turns);
+        self
+    }
+
+    /// How long, from a grant of the store on, tasks of this client pass a hold on to each other without a trip; then it goes back
+    /// to the store, where others may wait. Default: as long as a hand-over through the store would take, which is twice the trip of
+    /// the grant, from 200 µs to 10 ms. Zero: never.
+    pub fn local_time(mut self, limit: Duration) -> Self {
+        self.local_time = Some(limit);
         self
     }
 
@@ -182,6 +199,7 @@ impl Settings {
             warn_after: self.warn_after.or(base.warn_after),
             order: self.order.or(base.order),
             local_turns: self.local_turns.or(base.local_turns),
+            local_time: self.local_time.or(base.local_time),
             label: self.label.or(base.label),
             group: self.group.or(base.group),
         }
@@ -195,7 +213,6 @@ impl Settings {
     /// Checks everything against what the store can do.
     pub(crate) fn check(&self, capabilities: &Capabilities) -> Result<Checked> {
         let trip_timeout = self.trip_timeout.unwrap_or(DEFAULT_TRIP_TIMEOUT);
-        let local_turns = self.local_turns.unwrap_or(DEFAULT_LOCAL_TURNS);
         let warn_after = self.warn_after.unwrap_or(DEFAULT_WARN_AFTER);
         let lease = match (capabilities.liveness, self.lease) {
             (Liveness::Session { ttl }, Some(lease)) if lease != ttl => {
@@ -224,7 +241,7 @@ impl Settings {
         if let Some(limit) = self.max_hold {
             in_range("the maximum hold", limit, moment, Duration::MAX)?;
         }
-        if local_turns == 0 {
+        if self.local_turns == Some(0) {
             return Err(Error::invalid(
                 "local_turns is 0: give 1 or more, 1 being the most polite",
             ));
@@ -244,7 +261,12 @@ impl Settings {
             outage: self.outage.unwrap_or(DEFAULT_OUTAGE),
             warn_after: (warn_after < Duration::MAX).then_some(warn_after),
             order: self.order.unwrap_or_default(),
-            local_turns,
+            turns_before_a_pause: self.local_turns.unwrap_or(DEFAULT_LOCAL_TURNS),
+            turns_passed_on: self
+                .local_turns
+                .unwrap_or(DEFAULT_TURNS_PASSED_ON)
+                .min(capabilities.turns),
+            local_time: self.local_time,
             label,
             group,
         })
@@ -267,7 +289,10 @@ pub(crate) struct Checked {
     /// `None`: never.
     pub(crate) warn_after: Option<Duration>,
     pub(crate) order: Order,
-    pub(crate) local_turns: u32,
+    pub(crate) turns_before_a_pause: u32,
+    /// How many turns a hold may have before it goes back to the store, the first included.
+    pub(crate) turns_passed_on: u32,
+    local_time: Option<Duration>,
     pub(crate) label: Arc<str>,
     pub(crate) group: Arc<str>,
 }
@@ -277,6 +302,13 @@ impl Checked {
     pub(crate) fn renewal_limit(&self) -> Duration {
         self.trip_timeout
             .min(self.renew_every.unwrap_or(self.lease))
+    }
+
+    /// How long a hold whose grant took `trip` is passed on between local tasks.
+    pub(crate) fn local_time(&self, trip: Duration) -> Duration {
+        let (least, most) = LOCAL_TIME;
+        self.local_time
+            .unwrap_or_else(|| trip.saturating_mul(2).clamp(least, most))
     }
 }
 

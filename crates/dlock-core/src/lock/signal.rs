@@ -19,6 +19,7 @@ pub(super) struct Watched {
     pub(super) client: Weak<Client>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) entry: Arc<Entry>,
+    pub(super) stay: u32,
 }
 
 impl Watched {
@@ -28,8 +29,8 @@ impl Watched {
             client.ensure_rooms();
         }
         loop {
-            self.entry.ended(self.clock.as_ref()).await;
-            match self.entry.ending() {
+            self.entry.ended(self.stay, self.clock.as_ref()).await;
+            match self.entry.ending_of_stay(self.stay) {
                 Ending::Lost(reason) => return Some(reason),
                 Ending::LetGo => return None,
                 Ending::NotYet => {}
@@ -73,7 +74,11 @@ impl LossSignal {
 impl fmt::Debug for LossSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
-            .entries(self.watched.iter().map(|watched| watched.entry.ending()))
+            .entries(
+                self.watched
+                    .iter()
+                    .map(|watched| watched.entry.ending_of_stay(watched.stay)),
+            )
             .finish()
     }
 }

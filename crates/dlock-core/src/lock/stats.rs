@@ -16,6 +16,8 @@ use crate::sync::locked;
 pub struct Stats {
     /// Locks acquired from the store.
     pub acquired: u64,
+    /// Locks that the task before, of this same client, has passed on (no trip).
+    pub passed_on: u64,
     /// Entries into a lock that the owner held already (no trip).
     pub reentered: u64,
     /// `try_lock` found the lock held by others.
@@ -113,6 +115,7 @@ pub(crate) struct Recorder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     Acquired,
+    PassedOn,
     Reentered,
     Busy,
     GaveUp,
@@ -188,7 +191,7 @@ impl Recorder {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         self.count(event, group);
         match event {
-            Event::Acquired => record(&self.wait, waited),
+            Event::Acquired | Event::PassedOn => record(&self.wait, waited),
             Event::Reentered => {}
             _ => record(&self.wait_in_vain, waited),
         }
@@ -196,13 +199,20 @@ impl Recorder {
         {
             metrics::gauge!(metric::WAITING, "backend" => self.backend).decrement(1);
             metric::waited(event, waited, self.backend, group);
-            if matches!(event, Event::Acquired) {
-                metrics::gauge!(metric::HELD, "backend" => self.backend).increment(1);
-            }
         }
     }
 
-    /// A hold has ended, one way or the other.
+    /// A task has a lock from now on.
+    #[cfg_attr(
+        not(feature = "metrics"),
+        allow(clippy::unused_self, reason = "only metrics have the gauge")
+    )]
+    pub(crate) fn begins_to_hold(&self) {
+        #[cfg(feature = "metrics")]
+        metrics::gauge!(metric::HELD, "backend" => self.backend).increment(1);
+    }
+
+    /// A hold has ended, or passes on to the next task.
     pub(crate) fn held(&self, time: Duration) {
         record(&self.hold, time);
         #[cfg(feature = "metrics")]
@@ -220,6 +230,7 @@ impl Recorder {
         };
         Stats {
             acquired: read(Event::Acquired),
+            passed_on: read(Event::PassedOn),
             reentered: read(Event::Reentered),
             busy: read(Event::Busy),
             gave_up: read(Event::GaveUp),

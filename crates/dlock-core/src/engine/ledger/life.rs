@@ -14,6 +14,9 @@
 //!     └─────────────────────┴─────────────────────────────────────────────┘
 //! ```
 //!
+//! A hold that its last guard leaves may go to the next task of this client instead of to the store: Held → Held, and another
+//! stay begins ([`pass_on`](Ledger::pass_on)).
+//!
 //! Every arrow is a method of [`Ledger`] and happens under its one lock. What a step sets free (the local turn, what keeps the client
 //! alive) is dropped after the lock, because dropping it runs other code.
 
@@ -24,7 +27,7 @@ use super::{Ledger, Lines, closed};
 use crate::backend::{Backoff, Lease, Request};
 use crate::engine::client::Client;
 use crate::engine::entry::{Downgrade, Ending, Entry, Life, Phase, Subject, Undo};
-use crate::engine::queue::Turn;
+use crate::engine::queue::{Heir, Turn};
 use crate::lock::settings::{Checked, DEFAULT_TRIP_TIMEOUT};
 use crate::sync::locked;
 use crate::{Error, ErrorKind, LossReason, Mode, Moment, Name, Owner, Result};
@@ -41,6 +44,8 @@ pub(crate) struct Asker {
     pub(crate) owner: Option<Owner>,
     /// The name of the span it asks in.
     pub(crate) span: Option<&'static str>,
+    /// Whether the hold may be passed on to other tasks with the same settings.
+    pub(crate) passes_on: bool,
 }
 
 /// How a guard leaves its hold.
@@ -51,13 +56,15 @@ pub(crate) enum Leaving {
 }
 
 /// What became of a hold that a guard has left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Left {
     /// Other guards of the owner are still on it.
     Inside {
         held: bool,
     },
     Lost,
+    /// The next local task has it; the caller tells it.
+    PassedOn(Heir),
     /// The caller tells the store.
     Releasing,
     /// A room tells the store.
@@ -109,6 +116,7 @@ impl Ledger {
         }
         lines.counts.asking -= 1;
         lines.counts.held += 1;
+        self.stats.begins_to_hold();
         let settings = &entry.settings;
         let ends_at = settings.max_hold.map_or(Moment::NEVER, |most| now + most);
         let valid_until = settings
@@ -120,18 +128,20 @@ impl Ledger {
             .renew_every
             .map_or(Moment::NEVER, |interval| lease.from() + interval);
         let due = renewal.min(entry.loss_at());
-        if let Some(owner) = entry.owner {
-            let key = (owner, lease.name().clone());
-            lines.owned.insert(key, entry.clone());
-        }
         {
             let mut life = locked(&entry.life);
+            if let Some(owner) = life.owner {
+                let key = (owner, lease.name().clone());
+                lines.owned.insert(key, entry.clone());
+            }
             life.phase = Phase::Held;
+            life.passed_on_until = now + settings.local_time(now.since(lease.from()));
             life.subject = Subject::Hold(Arc::new(lease));
             life.turn = turn;
             life.guards = 1;
             life.granted_at = now;
             life.ends_at = ends_at;
+            life.lease_until = valid_until;
         }
         lines.plan(entry, due);
         self.ring(lines, due, entry);
@@ -177,7 +187,8 @@ impl Ledger {
         }
     }
 
-    /// Held → Releasing or Undoing, when the last guard of the owner leaves a hold that is good to the end.
+    /// Held → Releasing or Undoing, or Held by the next local task, when the last guard of the owner leaves a hold that is good to
+    /// the end.
     pub(crate) fn leave(
         &self,
         entry: &Arc<Entry>,
@@ -207,6 +218,9 @@ impl Ledger {
             return Left::Lost;
         }
         self.stats.held(now.since(locked(&entry.life).granted_at));
+        if let Some(heir) = self.pass_on(&mut lines, entry, now) {
+            return Left::PassedOn(heir);
+        }
         lines.no_longer_held(entry, Ending::LetGo);
         if let Some(turn) = &locked(&entry.life).turn {
             turn.gives_back(now);
@@ -233,6 +247,56 @@ impl Ledger {
                 Left::Undoing
             }
         }
+    }
+
+    /// Held → Held: the next local task that waits has the hold from now on, with the next of its tokens, and the store hears nothing
+    /// of it (C21). `None` when nobody waits, or it is the turn of others.
+    ///
+    /// The task is told after the lock. If it has gone away by then, the hold is left once more, as from its guard.
+    fn pass_on(&self, lines: &mut Lines, entry: &Arc<Entry>, now: Moment) -> Option<Heir> {
+        let settings = &entry.settings;
+        let mut life = locked(&entry.life);
+        let stay = entry.stay() + 1;
+        let Subject::Hold(lease) = &life.subject else {
+            return None;
+        };
+        // A store that does not renew it may have given it away by the time the next one is in.
+        let can = entry.passes_on
+            && !lines.closed
+            && !life.in_trouble
+            && stay < settings.turns_passed_on
+            && now < life.passed_on_until;
+        if !can {
+            return None;
+        }
+        let ends_at = settings.max_hold.map_or(Moment::NEVER, |most| now + most);
+        let mut until = life.lease_until.min(ends_at);
+        if settings.validity.is_none() {
+            // Until the task has taken it up: one that never runs again must not keep it for ever.
+            until = until.min(now + settings.lease);
+        }
+        let moves = settings.max_hold.is_some() || settings.validity.is_none();
+        if moves && !entry.begins_again(until, now) {
+            return None;
+        }
+        let heir = life.turn.as_ref()?.heir(settings, now)?;
+        if life.owner.is_some() || heir.owner.is_some() {
+            let name = lease.name().clone();
+            lines.other_owner(entry, life.owner, heir.owner, name);
+        }
+        life.owner = heir.owner;
+        life.taken_in = heir.span;
+        life.guards = 1;
+        life.granted_at = now;
+        life.ends_at = ends_at;
+        drop(life);
+        self.stats.begins_to_hold();
+        entry.next_stay(stay);
+        if moves {
+            let due = locked(&entry.life).due.min(entry.loss_at());
+            lines.plan(entry, due);
+        }
+        Some(heir)
     }
 
     /// Releasing → Over. `false` when a room has taken over meanwhile.
@@ -424,6 +488,9 @@ impl Ledger {
                 life.under_way = false;
             }
             life.in_trouble = false;
+            if let Some(validity) = entry.settings.validity {
+                life.lease_until = life.lease_until.max(sent + validity);
+            }
             life.ends_at
         };
         let interval = entry.settings.renew_every.unwrap_or(entry.settings.lease);
@@ -552,8 +619,22 @@ impl Lines {
     fn no_longer_held(&mut self, entry: &Arc<Entry>, ending: Ending) {
         self.counts.held -= 1;
         entry.ends(ending);
-        if let Some(owner) = entry.owner {
-            let key = (owner, entry.name());
+        let owner = locked(&entry.life).owner;
+        if owner.is_some() {
+            self.other_owner(entry, owner, None, entry.name());
+        }
+    }
+
+    /// From now on another owner can enter the hold again, or nobody.
+    fn other_owner(
+        &mut self,
+        entry: &Arc<Entry>,
+        before: Option<Owner>,
+        now: Option<Owner>,
+        name: Name,
+    ) {
+        if let Some(owner) = before {
+            let key = (owner, name.clone());
             // A later hold of the same owner may stand there already.
             if self
                 .owned
@@ -562,6 +643,9 @@ impl Lines {
             {
                 self.owned.remove(&key);
             }
+        }
+        if let Some(owner) = now {
+            self.owned.insert((owner, name), entry.clone());
         }
     }
 

@@ -172,6 +172,11 @@ impl Ledger {
                 }
                 return Look::Done;
             }
+            if !entry.is_taken_up() {
+                let again = now + entry.settings.renew_every.unwrap_or_default() / 8;
+                lines.plan(entry, again.min(entry.loss_at()));
+                return Look::Done;
+            }
             let (batch, room) = if in_trouble {
                 (&mut work.renew_again, capacity.renew_again)
             } else {

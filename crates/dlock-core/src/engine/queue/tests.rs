@@ -13,7 +13,14 @@ fn at(second: u64) -> Moment {
 }
 
 fn enter(queue: &Arc<Queue>, company: Company) -> Result<Turn, Waiter> {
-    queue.enter(&name(), company, PATIENCE, at(1))
+    queue.enter(&name(), company, PATIENCE, None, at(1))
+}
+
+fn turn(waited: Result<Waited, Error>) -> Turn {
+    match waited.expect("the turn") {
+        Waited::Turn(turn) => turn,
+        Waited::Held(guard) => panic!("nobody passed {guard:?} on"),
+    }
 }
 
 #[tokio::test]
@@ -28,7 +35,7 @@ async fn turns_go_in_order_of_arrival() {
     assert!(queue.try_enter(&name(), Company::Alone).is_none());
     drop(first);
     assert!(third.as_mut().now_or_never().is_none());
-    let turn = second.await.expect("the turn");
+    let turn = turn(second.await);
     assert_eq!(turn.passed(), 1);
     drop(turn);
     drop(third.await);
@@ -79,7 +86,7 @@ async fn trouble_is_one_patience_for_the_line() {
     let first = enter(&queue, Company::Alone).expect("the first");
     let mut second = enter(&queue, Company::Alone).expect_err("a waiter");
     let mut patient = queue
-        .enter(&name(), Company::Alone, PATIENCE * 2, at(1))
+        .enter(&name(), Company::Alone, PATIENCE * 2, None, at(1))
         .expect_err("a waiter");
     let error = Error::new(crate::ErrorKind::Unreachable, "down");
     assert_eq!(first.failed(&error, at(1)), at(1));
@@ -91,6 +98,6 @@ async fn trouble_is_one_patience_for_the_line() {
         crate::ErrorKind::Unreachable
     );
     drop(first);
-    let turn = patient.turn().await.expect("more patience, its turn");
+    let turn = turn(patient.turn().await);
     assert_eq!(turn.failed(&error, at(12)), at(1), "the trouble goes along");
 }

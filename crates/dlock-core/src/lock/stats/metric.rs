@@ -42,7 +42,7 @@ pub(super) fn describe(backend: &'static str) {
     );
     metrics::describe_counter!(
         ACQUIRES,
-        "Acquires by outcome: acquired, reentered, busy (a try), gave_up (a limit), failed, cancelled"
+        "Acquires by outcome: acquired, passed_on (by a local task), reentered, busy (a try), gave_up (a limit), failed, cancelled"
     );
     metrics::describe_counter!(
         RENEWALS,
@@ -86,6 +86,7 @@ pub(super) fn waited(event: Event, waited: Duration, backend: &'static str, grou
 fn outcome(event: Event) -> Option<&'static str> {
     Some(match event {
         Event::Acquired => "acquired",
+        Event::PassedOn => "passed_on",
         Event::Reentered => "reentered",
         Event::Busy => "busy",
         Event::GaveUp => "gave_up",
