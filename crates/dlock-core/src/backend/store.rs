@@ -115,6 +115,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Err(self.lacks(Capability::Inspect))
     }
 
+    /// Whether [`list`](Backend::list) bounds each of its trips by itself. It may then take as long as the store goes on answering:
+    /// a store with millions of other keys is walked through in many short trips. Without that, which is the default, a whole list
+    /// has the time of one trip.
+    fn bounds_trips_of_list(&self) -> bool {
+        false
+    }
+
     /// Frees the lock by force, whoever holds it; `true` when somebody did. Waiters then get it as after a release, and
     /// tokens keep increasing.
     ///

@@ -210,8 +210,18 @@ impl Client {
         operation: Operation,
         trip: impl Future<Output = Result<T>>,
     ) -> Result<T> {
+        self.answer(operation, self.trip(settings.trip_timeout, trip))
+            .await
+    }
+
+    /// The same, for as long as the backend takes: it bounds its trips by itself.
+    pub(crate) async fn answer<T>(
+        &self,
+        operation: Operation,
+        trips: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         in_runtime()?;
-        self.trip(settings.trip_timeout, trip)
+        trips
             .await
             .map_err(|error| error.context(self.backend_name(), operation, None))
     }
