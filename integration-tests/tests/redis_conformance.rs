@@ -15,10 +15,12 @@ use std::sync::Arc;
 
 use dlock_conformance::{Ability, Faulty, Harness, Residue, async_trait};
 use dlock_core::backend::Backend;
-use dlock_core::{Error, Name, Result};
+use dlock_core::{Name, Result};
 use dlock_redis::Config;
 use integration_tests::{Redis, RedisCluster, RedisServer, SentinelGroup, Tls};
-use redis_support::harness::{RUNTIME, broken, expire_at, key_of, proxies_at, residue_at};
+use redis_support::harness::{
+    RUNTIME, broken, expire_at, key_of, proxies_at, proxies_of_cluster, residue_at,
+};
 use redis_support::{acl, authority};
 use tokio::sync::OnceCell;
 
@@ -159,11 +161,7 @@ impl Harness for Store {
     }
 
     fn abilities(&self) -> &'static [Ability] {
-        match self.kind {
-            // Its nodes tell all clients the same addresses, of proxies or not: redis_cluster.rs has a cluster of its own for that.
-            Kind::Cluster => &[Ability::Expire, Ability::Residue],
-            _ => Ability::ALL,
-        }
+        Ability::ALL
     }
 
     async fn faulty(&self) -> Result<Faulty> {
@@ -198,8 +196,15 @@ impl Harness for Store {
                 let known = format!("/{}", SentinelGroup::MASTER_NAME);
                 (line, deployed.url.replace(&known, &format!("/{name}")))
             }
-            Nodes::Cluster(_) => {
-                return Err(Error::invalid("no proxy in front of a cluster"));
+            Nodes::Cluster(cluster) => {
+                let line = proxies_of_cluster(&cluster.addrs()).await?;
+                let proxies: Vec<String> = line
+                    .0
+                    .iter()
+                    .map(|proxy| proxy.addr().to_string())
+                    .collect();
+                let url = format!("redis+cluster://{}", proxies.join(","));
+                (line, url)
             }
         };
         Ok(Faulty {

@@ -115,7 +115,7 @@ impl Link<'_> {
                 Ok(0) => Item::End,
                 // A reset in place of the reply, and in its turn: what came before is still delivered.
                 Ok(length) if self.is_lost(way, &buffer[..length], &mut from).await => Item::Reset,
-                Ok(length) => Item::Bytes(buffer[..length].to_vec()),
+                Ok(length) => Item::Bytes(self.told(way, buffer[..length].to_vec())),
                 Err(_) => Item::Reset,
             };
             let last = !matches!(item, Item::Bytes(_));
@@ -198,6 +198,23 @@ impl Link<'_> {
         timeout(settle, swallow).await.ok();
         self.change(|faults| faults.loss = None);
         true
+    }
+
+    /// The bytes as the client is to read them.
+    fn told(&self, way: Way, mut bytes: Vec<u8>) -> Vec<u8> {
+        let instead = self.shared.instead.get().filter(|_| way == Way::ToClient);
+        for (from, to) in instead.into_iter().flatten() {
+            let mut start = 0;
+            while let Some(found) = bytes[start..]
+                .windows(from.len())
+                .position(|window| window == from)
+            {
+                start += found;
+                bytes[start..start + to.len()].copy_from_slice(to);
+                start += to.len();
+            }
+        }
+        bytes
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {

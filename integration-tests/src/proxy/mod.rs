@@ -14,6 +14,9 @@
 //! | [`drop_requests`](FaultProxy::drop_requests) | connection reset instead of the answer | a reset, and no request |
 //! | [`drop_reply`](FaultProxy::drop_reply) | connection reset instead of the answer | an answered request, then a reset |
 //!
+//! Where servers tell their clients about each other, as the nodes of a Redis Cluster do,
+//! [`tell_instead`](FaultProxy::tell_instead) keeps a client behind the proxies that it was given.
+//!
 //! A fault holds from the moment the call returns, for every byte that the proxy has not yet read or holds.
 
 mod faults;
@@ -21,8 +24,8 @@ mod link;
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -65,6 +68,8 @@ pub struct FaultProxy {
 #[derive(Debug)]
 struct Shared {
     upstream: SocketAddr,
+    /// What the server says, and what clients read in its place: of the same length.
+    instead: OnceLock<Vec<(Vec<u8>, Vec<u8>)>>,
     faults: watch::Sender<Faults>,
     /// The open connections, by number.
     open: watch::Sender<BTreeSet<u64>>,
@@ -88,6 +93,7 @@ impl FaultProxy {
         let addr = listener.local_addr().doing("ask for the proxy's address")?;
         let shared = Arc::new(Shared {
             upstream,
+            instead: OnceLock::new(),
             faults: watch::Sender::new(Faults::default()),
             open: watch::Sender::new(BTreeSet::new()),
             next: AtomicU64::new(0),
@@ -102,6 +108,30 @@ impl FaultProxy {
             shared,
             accepting,
         })
+    }
+
+    /// Where the server tells clients the address of a Redis Cluster's node, they read that of another one, most likely of its proxy:
+    /// in `CLUSTER SLOTS` and in the errors that send them there. So each client can have proxies of its own, although the nodes tell all
+    /// the same. Can be set once.
+    ///
+    /// Nothing may change its length, so all ports have five digits, and an address must lie within one read, as it does in answers of
+    /// some hundred bytes.
+    ///
+    /// # Panics
+    /// When a port has not five digits.
+    pub fn tell_instead(&self, addrs: &[(SocketAddr, SocketAddr)]) {
+        let mut instead = Vec::new();
+        for (from, to) in addrs {
+            assert!(
+                from.port() >= 10_000 && to.port() >= 10_000,
+                "five digits: {from}, {to}"
+            );
+            for between in [":", "\r\n:"] {
+                let text = |addr: &SocketAddr| format!("{}{between}{}", from.ip(), addr.port());
+                instead.push((text(from).into_bytes(), text(to).into_bytes()));
+            }
+        }
+        self.shared.instead.get_or_init(|| instead);
     }
 
     /// Where clients connect.

@@ -32,10 +32,31 @@ pub(crate) async fn proxies_at(servers: &[SocketAddr]) -> Result<Line> {
     }
     // A case may drop the handle and go on with the client.
     KEPT.lock().expect("no panic").extend(line.iter().cloned());
-    Ok(Line(line))
+    Ok(Line(line, Servers::Independent))
 }
 
-pub(crate) struct Line(pub(crate) Vec<Arc<FaultProxy>>);
+/// A proxy for each node of a cluster, for one client alone: what the nodes tell it about each other leads to these proxies too.
+pub(crate) async fn proxies_of_cluster(nodes: &[SocketAddr]) -> Result<Line> {
+    let Line(line, _) = proxies_at(nodes).await?;
+    let both: Vec<_> = nodes
+        .iter()
+        .copied()
+        .zip(line.iter().map(|proxy| proxy.addr()))
+        .collect();
+    line.iter().for_each(|proxy| proxy.tell_instead(&both));
+    Ok(Line(line, Servers::OneStore))
+}
+
+/// How the servers behind several proxies belong together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Servers {
+    /// Each is asked the same.
+    Independent,
+    /// Each has a part, so one of them answers.
+    OneStore,
+}
+
+pub(crate) struct Line(pub(crate) Vec<Arc<FaultProxy>>, Servers);
 
 #[async_trait]
 impl Fault for Line {
@@ -60,9 +81,24 @@ impl Fault for Line {
     }
 
     async fn lose_reply(&self) {
-        for proxy in &self.0 {
-            proxy.drop_reply(1);
+        if self.1 == Servers::Independent {
+            self.0.iter().for_each(|proxy| proxy.drop_reply(1));
+            return;
         }
+        // One answer is to be lost, whichever node gives it.
+        for proxy in &self.0 {
+            proxy.drop_reply_to("EVALSHA", Duration::ZERO);
+        }
+        let line = self.0.clone();
+        RUNTIME.spawn(async move {
+            let lost = line.iter().map(|proxy| Box::pin(proxy.reply_dropped()));
+            let (_, which, _) = futures::future::select_all(lost).await;
+            for (place, proxy) in line.iter().enumerate() {
+                if place != which {
+                    proxy.heal().await;
+                }
+            }
+        });
     }
 
     async fn delay_replies(&self, delay: Duration) {
