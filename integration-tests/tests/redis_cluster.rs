@@ -331,6 +331,46 @@ async fn in_a_cluster_nothing_is_sent_twice_in_secret() {
     assert!(!locks.inspect("a").await.expect("inspect").is_locked());
 }
 
+/// A lock whose node is another one than that of the lock "a".
+async fn elsewhere(cluster: &RedisCluster) -> String {
+    let here = cluster.master_of("dlock:{a}").await.expect("a master");
+    for n in 0.. {
+        let name = format!("other{n}");
+        let key = format!("dlock:{{{name}}}");
+        if cluster.master_of(&key).await.expect("a master").port() != here.port() {
+            return name;
+        }
+    }
+    unreachable!("there are three nodes")
+}
+
+/// The answers of the other nodes say nothing about the one that is silent.
+#[tokio::test]
+async fn one_half_open_node_is_found_while_the_others_answer() {
+    let cluster = RedisCluster::start().await.expect("a cluster");
+    let proxies = behind_proxies(&cluster).await;
+    let url = url(proxies.iter().map(FaultProxy::addr)) + "?answer_timeout=500ms";
+    let locks = client_with(&url, patient()).await;
+    let other = elsewhere(&cluster).await;
+    let _ = lock(&locks, "a").await.release().await;
+    let silent = cluster.master_of("dlock:{a}").await.expect("a master");
+    proxy_of(&cluster, &proxies, silent).half_open();
+    let stop = Arc::new(AtomicBool::new(false));
+    let busy = tokio::spawn({
+        let (locks, stop) = (locks.clone(), stop.clone());
+        async move {
+            while !stop.load(Ordering::Relaxed) {
+                let _ = lock(&locks, &other).await.release().await;
+            }
+        }
+    });
+    // Two answers that did not come, and then a new connection.
+    let guard = lock(&locks, "a").await;
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    stop.store(true, Ordering::Relaxed);
+    busy.await.expect("the others answered");
+}
+
 /// A lease that is shorter than two answers may take, at the one node whose connection is open at our side only.
 #[tokio::test]
 async fn a_short_lease_survives_one_half_open_node() {
@@ -341,14 +381,7 @@ async fn a_short_lease_survives_one_half_open_node() {
     let silent = cluster.master_of("dlock:{a}").await.expect("a master");
     let guard = lock(&locks, "a").await;
     // Something at another node, which answers all the time.
-    let mut other = String::new();
-    for n in 0.. {
-        other = format!("other{n}");
-        let key = format!("dlock:{{{other}}}");
-        if cluster.master_of(&key).await.expect("a master").port() != silent.port() {
-            break;
-        }
-    }
+    let other = elsewhere(&cluster).await;
     proxy_of(&cluster, &proxies, silent).half_open();
     let start = Instant::now();
     while start.elapsed() < seconds(7) {

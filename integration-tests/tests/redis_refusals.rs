@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use dlock_core::{ErrorKind, Guard, HeldNow, Locks, Released, Settings};
 use futures::StreamExt;
-use integration_tests::{RedisServer, until};
+use integration_tests::{Direction, FaultProxy, RedisServer, until};
 use redis_support::*;
 use tokio::task::JoinHandle;
 
@@ -200,11 +200,14 @@ async fn without_memory_holds_are_kept_given_back_and_broken() {
     let locks = client_with(&server.url(), Settings::new().lease(seconds(2))).await;
     let alone = lock(&locks, "alone").await;
     let broken = lock(&locks, "broken").await;
-    let shared = locks.rw_lock("shared").expect("a name");
+    // Each kind has a client of its own, so that no other is renewed in the same trip: after the first write of a script the server
+    // refuses no other, whatever that needs.
+    let own = async || client_with(&server.url(), Settings::new().lease(seconds(2))).await;
+    let shared = own().await.rw_lock("shared").expect("a name");
     let shared = shared.read().await.expect("the lock");
     let writer = locks.rw_lock("writer").expect("a name");
     let writer = writer.write().await.expect("the lock");
-    let permit = locks.semaphore("permit", 2).expect("a name");
+    let permit = own().await.semaphore("permit", 2).expect("a name");
     let permit = permit.acquire().await.expect("a permit");
     let plain = client_with(
         &format!("{}?style=plain", server.url()),
@@ -255,8 +258,32 @@ async fn without_memory_an_attempt_is_undone() {
     waiter.abort();
     waiting(&mine, "a", 0).await;
     assert_eq!(guard.release().await.expect("release"), Released::Freed);
-    tokio::time::timeout(Duration::from_secs(30), theirs.close())
+    closes_soon(&theirs).await;
+}
+
+/// Nothing is left that would have to be undone until a lease ends.
+async fn closes_soon(locks: &Locks) {
+    tokio::time::timeout(SOON, locks.close())
         .await
         .expect("in time")
         .expect("close");
+}
+
+#[tokio::test]
+async fn without_memory_an_attempt_at_a_plain_lock_is_undone() {
+    let server = RedisServer::start().await.expect("redis");
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let locks = client(&format!("{}?style=plain", through(&server, &proxy))).await;
+    // Its answer does not come, so nobody knows what it has left.
+    proxy.pause(Direction::ToClient);
+    let mutex = locks.mutex("a").expect("a name");
+    let asking = tokio::time::timeout(Duration::from_millis(300), mutex.try_lock());
+    assert!(asking.await.is_err(), "no answer came");
+    Refusal::OutOfMemory.begin(&server).await;
+    proxy.resume();
+    closes_soon(&locks).await;
+    assert_eq!(
+        number(&server.command(&["EXISTS", "a"]).await.expect("EXISTS")),
+        0
+    );
 }

@@ -14,9 +14,8 @@ mod redlock_support;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::backend::{Attempt, Backend, Renewal, Request};
+use dlock_core::backend::{Backend, Request};
 use dlock_core::{ErrorKind, Locks, Mode, Name, Order, Released, Settings, SystemClock};
-use integration_tests::FaultProxy;
 use redis_support::{SOON, calls, lock, number};
 use redlock_support::*;
 
@@ -141,77 +140,6 @@ async fn split_votes_are_resolved_at_once() {
         assert_eq!(held.len(), 1, "of those who tried at once, one has it");
     }
     assert!(start.elapsed() < seconds(20), "{:?}", start.elapsed());
-}
-
-#[tokio::test]
-async fn one_server_under_two_names_is_refused() {
-    let three = start(3).await.expect("servers");
-    let port = three.servers[0].port();
-    let url = format!(
-        "redlock://127.0.0.1:{port},localhost:{port},127.0.0.1:{}",
-        three.servers[1].port()
-    );
-    let error = dlock::connect(&url)
-        .await
-        .expect_err("the same server twice");
-    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-    assert!(error.to_string().contains("are one server"), "{error}");
-}
-
-/// The second name was not reachable when the client connected: nobody could compare then.
-#[tokio::test]
-async fn one_server_under_two_names_never_counts_twice() {
-    for parameters in [PERSISTENT, "?longest_lease=1s"] {
-        let two = start(2).await.expect("servers");
-        let alias = FaultProxy::start(two.servers[0].addr())
-            .await
-            .expect("a proxy");
-        alias.refuse();
-        let hosts = format!("redlock://{},", alias.addr());
-        let url = two.url(parameters).replace("redlock://", &hosts);
-        let redlock = backend(&url).await;
-        let wish = request("a").with_lease(seconds(1));
-        let lease = integration_tests::until("two real servers of three names", SOON, || async {
-            match redlock.try_acquire(&wish).await {
-                Ok(Attempt::Held(lease)) => Ok(Arc::new(lease)),
-                other => Err(integration_tests::Error::answer(
-                    "take",
-                    format!("{other:?}"),
-                )),
-            }
-        });
-        let lease = lease.await.expect("a quorum");
-        // Now it is reachable, and the only other server is not.
-        alias.accept();
-        two.servers[1].kill();
-        let [renewed] = redlock
-            .renew(std::slice::from_ref(&lease))
-            .await
-            .try_into()
-            .expect("one");
-        let Renewal::Failed(error) = renewed else {
-            panic!("one server is no quorum: {renewed:?}");
-        };
-        assert!(error.to_string().contains("the same server"), "{error}");
-        let taken = redlock
-            .try_acquire(&request("b").with_lease(seconds(1)))
-            .await;
-        let error = taken.expect_err("one server is no quorum");
-        assert!(error.to_string().contains("the same server"), "{error}");
-        let name = Name::new("a").expect("a name");
-        redlock
-            .inspect(&name)
-            .await
-            .expect_err("one server is no quorum");
-        redlock
-            .abandon(&wish)
-            .await
-            .expect_err("one server is no quorum");
-        redlock
-            .downgrade(&lease)
-            .await
-            .expect_err("one server is no quorum");
-    }
 }
 
 #[tokio::test]
