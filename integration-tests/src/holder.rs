@@ -32,7 +32,23 @@ impl Holder {
         mode: &str,
         lease: Option<Duration>,
     ) -> Result<Self> {
+        Self::start_in(&[], program, url, name, mode, lease).await
+    }
+
+    /// The same with further variables in its environment.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn start_in(
+        env: &[(&str, &Path)],
+        program: impl AsRef<Path>,
+        url: &str,
+        name: &str,
+        mode: &str,
+        lease: Option<Duration>,
+    ) -> Result<Self> {
         let mut command = Command::new(program.as_ref());
+        command.envs(env.iter().copied());
         command.args([url, name, mode]);
         command.args(lease.map(|lease| format!("{}ms", lease.as_millis())));
         let mut child = command

@@ -12,7 +12,7 @@ mod redis_support;
 
 use std::time::Duration;
 
-use dlock_core::{ErrorKind, Mode, Order, Released, Settings};
+use dlock_core::{Mode, Order, Released, Settings};
 use integration_tests::{Direction, FaultProxy, RedisServer};
 use redis_support::*;
 
@@ -265,58 +265,6 @@ async fn a_writer_downgrades_and_the_readers_behind_it_come_in() {
 }
 
 #[tokio::test]
-async fn permits_are_counted_and_another_limit_is_a_conflict() {
-    let server = RedisServer::start().await.expect("redis");
-    let mine = client(&server.url()).await;
-    let theirs = client(&server.url()).await;
-    let one = mine
-        .semaphore("s", 2)
-        .expect("good")
-        .acquire()
-        .await
-        .expect("free");
-    let two = theirs
-        .semaphore("s", 2)
-        .expect("good")
-        .acquire()
-        .await
-        .expect("free");
-    assert_ne!(one.token(), two.token());
-    assert!(
-        theirs
-            .semaphore("s", 2)
-            .expect("good")
-            .try_acquire()
-            .await
-            .expect("an answer")
-            .is_none()
-    );
-    let error = theirs
-        .semaphore("s", 3)
-        .expect("good")
-        .try_acquire()
-        .await
-        .expect_err("another limit");
-    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
-    let third = tokio::spawn({
-        let theirs = theirs.clone();
-        async move {
-            theirs
-                .semaphore("s", 2)
-                .expect("good")
-                .acquire()
-                .await
-                .expect("a grant")
-        }
-    });
-    waiting(&mine, "s", 1).await;
-    let _ = one.release().await;
-    let third = third.await.expect("a task");
-    let _ = (two.release().await, third.release().await);
-    assert_eq!(residue(&server).await, Vec::<String>::new());
-}
-
-#[tokio::test]
 async fn plain_locks_keep_the_convention_of_others() {
     let server = RedisServer::start().await.expect("redis");
     let url = format!("{}?style=plain", server.url());
@@ -381,23 +329,6 @@ async fn barging_lets_the_holder_take_it_again_and_still_wakes_the_waiter() {
     let guard = waiter.await.expect("a task");
     let _ = guard.release().await;
     assert_eq!(residue(&server).await, Vec::<String>::new());
-}
-
-#[tokio::test]
-async fn millions_of_other_keys_cost_few_trips() {
-    let server = RedisServer::start().await.expect("redis");
-    let many = ["DEBUG", "POPULATE", "500000"];
-    server.command(&many).await.expect("POPULATE");
-    let locks = client(&server.url()).await;
-    let guards = [lock(&locks, "a").await, lock(&locks, "b").await];
-    server
-        .command(&["CONFIG", "RESETSTAT"])
-        .await
-        .expect("RESETSTAT");
-    assert_eq!(locks.list("").await.expect("list").len(), 2);
-    let trips = calls(&server, "scan").await;
-    assert!(trips < 200, "{trips} trips");
-    drop(guards);
 }
 
 /// By clients of their own, which may write a token with leading zeros or without.

@@ -283,6 +283,11 @@ impl Backend for RedisBackend {
         self.store.look_at_all(prefix).await
     }
 
+    /// Each has `answer_timeout`, however many keys there are.
+    fn bounds_trips_of_list(&self) -> bool {
+        true
+    }
+
     async fn break_lock(&self, name: &Name) -> Result<bool> {
         self.store.free_by_force(name).await
     }

@@ -1,12 +1,18 @@
+mod check;
 mod from_url;
+mod login;
+mod tls;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use dlock_core::Result;
 use dlock_core::backend::Host;
-use dlock_core::{Error, Result};
 
+pub use self::login::Login;
+pub(crate) use self::login::Source;
+pub(crate) use self::tls::{Pem, Roots};
 use crate::RedisBackend;
 
 const DEFAULT_PORT: u16 = 6379;
@@ -58,12 +64,15 @@ pub struct Config {
     pub(crate) topology: Topology,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
+    pub(crate) changing: Option<Source>,
     pub(crate) sentinel_user: Option<String>,
     pub(crate) sentinel_password: Option<String>,
     pub(crate) db: u32,
     pub(crate) tls: bool,
-    pub(crate) ca: Option<Vec<u8>>,
-    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
+    pub(crate) roots: Roots,
+    pub(crate) identity: Option<(Pem, Pem)>,
+    pub(crate) keepalive: Option<Duration>,
+    pub(crate) user_timeout: Option<Duration>,
     pub(crate) prefix: Option<String>,
     pub(crate) style: Style,
     pub(crate) connect_timeout: Duration,
@@ -72,6 +81,7 @@ pub struct Config {
     pub(crate) fence_ttl: Duration,
     pub(crate) replicas: u32,
     pub(crate) replicas_timeout: Duration,
+    pub(crate) limit_may_change: bool,
 }
 
 impl Config {
@@ -80,12 +90,15 @@ impl Config {
             topology,
             user: None,
             password: None,
+            changing: None,
             sentinel_user: None,
             sentinel_password: None,
             db: 0,
             tls: false,
-            ca: None,
+            roots: Roots::Mozilla,
             identity: None,
+            keepalive: None,
+            user_timeout: None,
             prefix: None,
             style: Style::Fair,
             connect_timeout: Duration::from_secs(2),
@@ -94,6 +107,7 @@ impl Config {
             fence_ttl: Duration::from_secs(600),
             replicas: 0,
             replicas_timeout: Duration::from_secs(1),
+            limit_may_change: false,
         }
     }
 
@@ -151,26 +165,6 @@ impl Config {
         self
     }
 
-    /// Whether to use TLS (needs the feature `tls`). Default: no, except with `rediss://`. For Sentinel it is used for both.
-    pub fn tls(mut self, on: bool) -> Self {
-        self.tls = on;
-        self
-    }
-
-    /// The certificate authority to trust, in PEM form, instead of Mozilla's. Implies TLS.
-    pub fn ca(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.ca = Some(pem.into());
-        self.tls = true;
-        self
-    }
-
-    /// The certificate and private key to show to the server, in PEM form. Implies TLS.
-    pub fn client_certificate(mut self, cert: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        self.identity = Some((cert.into(), key.into()));
-        self.tls = true;
-        self
-    }
-
     /// What the names of all keys and channels begin with. Default: `dlock`, and nothing for [`Style::Plain`].
     ///
     /// Clients share locks only when they have the same prefix. No braces (they would be hash tags), spaces or control characters.
@@ -225,10 +219,40 @@ impl Config {
     /// An acquire then succeeds only when `count` replicas have received it (`WAIT`), and else is undone and fails. So a hold
     /// survives the loss of the master if one of **those** replicas is promoted, which neither Sentinel nor Cluster promises: it
     /// makes the known hole of asynchronous replication (R24) smaller, and does not close it. Renewals and releases do not wait.
-    /// Acquires of one client then go one after the other, on a connection of their own. Not with a cluster.
+    /// Acquires of one client then go one after the other, on a connection of their own. In a cluster every question waits so, also one
+    /// that finds the lock held.
     pub fn replicas(mut self, count: u32, timeout: Duration) -> Self {
         self.replicas = count;
         self.replicas_timeout = timeout;
+        self
+    }
+
+    /// Whether the limit of a semaphore may be another than that of those who hold its permits. Default: no; then it is a
+    /// [`Conflict`](dlock_core::ErrorKind::Conflict), which finds mistakes.
+    ///
+    /// With it a client goes by its own limit: it takes a permit while fewer are held than that, whatever limit the others have. So a limit
+    /// is changed in a rolling deployment: first all clients get this setting, then one after the other the new limit. Meanwhile
+    /// there are never more holders than the larger limit, and when the last client with the old one has ended, and surplus holders have
+    /// given their permits back, never more than the new one. A client without the setting is told of a conflict as before.
+    pub fn limit_may_change(mut self, yes: bool) -> Self {
+        self.limit_may_change = yes;
+        self
+    }
+
+    /// After how long without traffic the system asks whether the other side still lives (TCP keep-alive), three times at most, a third of
+    /// this apart. Default: not at all. From 1 s to 9 h.
+    ///
+    /// Locks need it seldom: renewals and signs of life find a dead connection by themselves. It keeps the idle connection of a client
+    /// that holds nothing alive in firewalls that forget silent ones.
+    pub fn keepalive(mut self, time: Duration) -> Self {
+        self.keepalive = Some(time);
+        self
+    }
+
+    /// After how long the system gives a connection up whose other side does not confirm what was sent (`TCP_USER_TIMEOUT`). Default: the
+    /// system's, some minutes. From 100 ms to 1 h. Linux only.
+    pub fn user_timeout(mut self, time: Duration) -> Self {
+        self.user_timeout = Some(time);
         self
     }
 
@@ -243,75 +267,6 @@ impl Config {
     /// [`Store`](dlock_core::ErrorKind::Store) for something that is no Redis.
     pub async fn connect(self) -> Result<RedisBackend> {
         RedisBackend::connect(self).await
-    }
-
-    pub(crate) fn check(&self) -> Result<()> {
-        let ms = Duration::from_millis;
-        let second = Duration::from_secs(1);
-        let minute = Duration::from_secs(60);
-        for (what, value, low, high) in [
-            ("connect_timeout", self.connect_timeout, ms(1), minute),
-            ("answer_timeout", self.answer_timeout, ms(1), minute),
-            ("waiter_lease", self.waiter_lease, ms(100), 5 * minute),
-            ("fence_ttl", self.fence_ttl, second, 366 * 24 * 60 * minute),
-            ("replicas_timeout", self.replicas_timeout, ms(1), minute),
-        ] {
-            if !(low..=high).contains(&value) {
-                return Err(Error::invalid(format!(
-                    "{what} is {value:?}: it must be from {low:?} to {high:?}"
-                )));
-            }
-        }
-        if let Some(prefix) = &self.prefix
-            && prefix
-                .contains(|c: char| c == '{' || c == '}' || c.is_control() || c.is_whitespace())
-        {
-            return Err(Error::invalid(format!(
-                "the prefix {prefix:?} has a brace, a space or a control character: choose another"
-            )));
-        }
-        if self.prefix.as_deref() == Some("") && self.style != Style::Plain {
-            return Err(Error::invalid(
-                "the prefix is empty: only style=plain may do without one",
-            ));
-        }
-        if !self.tls && (self.ca.is_some() || self.identity.is_some()) {
-            return Err(Error::invalid(
-                "certificates are given but TLS is off: write rediss:// (or tls=true), or leave them out",
-            ));
-        }
-        if let Topology::Cluster(hosts)
-        | Topology::Sentinel {
-            sentinels: hosts, ..
-        } = &self.topology
-            && hosts.is_empty()
-        {
-            return Err(Error::invalid("no host is given: name at least one"));
-        }
-        if matches!(self.topology, Topology::Cluster(_)) {
-            if self.db != 0 {
-                return Err(Error::invalid(format!(
-                    "database {} is asked for, but a cluster has only database 0",
-                    self.db
-                )));
-            }
-            if self.replicas > 0 {
-                return Err(Error::invalid(
-                    "replicas is set, but a cluster cannot wait for the replicas of one write: leave it out",
-                ));
-            }
-        }
-        if self.tls && matches!(self.topology, Topology::Unix(_)) {
-            return Err(Error::invalid(
-                "TLS is asked for on a unix socket: leave one of them out",
-            ));
-        }
-        if self.tls && cfg!(not(feature = "tls")) {
-            return Err(Error::invalid(
-                "TLS is asked for, but dlock-redis was built without the feature \"tls\": enable it",
-            ));
-        }
-        Ok(())
     }
 
     pub(crate) fn effective_prefix(&self) -> &str {
@@ -382,12 +337,16 @@ impl fmt::Debug for Config {
             .field("user", &self.user)
             .field("password", &self.password.as_ref().map(|_| "***"))
             .field("tls", &self.tls)
+            .field("roots", &self.roots)
+            .field("keepalive", &self.keepalive)
+            .field("user_timeout", &self.user_timeout)
             .field("style", &self.style)
             .field("connect_timeout", &self.connect_timeout)
             .field("answer_timeout", &self.answer_timeout)
             .field("waiter_lease", &self.waiter_lease)
             .field("fence_ttl", &self.fence_ttl)
             .field("replicas", &self.replicas)
+            .field("limit_may_change", &self.limit_may_change)
             .finish_non_exhaustive()
     }
 }

@@ -6,6 +6,8 @@ mod open;
 #[cfg(feature = "client")]
 mod query;
 mod silence;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -144,23 +146,46 @@ impl Link {
         limit: Duration,
         worth_it: impl Fn(&Answer) -> bool,
     ) -> Result<(Answer, u32), Trouble> {
-        let mut current = self.connection().await?;
-        let answer = Answer::from(self.within(limit, &mut current, What::Script(call)).await?);
-        if !worth_it(&answer) {
-            return Ok((answer, 0));
-        }
-        // On the same connection: WAIT counts from the last write of its own.
+        // WAIT counts from the last write of its own connection, so it must be on the same one.
         let mut wait = redis::cmd("WAIT");
         let patience = self.config.replicas_timeout;
         wait.arg(self.config.replicas).arg(millis(patience));
-        let count = self
-            .within(limit + patience, &mut current, What::Command(&wait))
-            .await?;
-        let count = match count {
-            Value::Int(count) => u32::try_from(count).unwrap_or(0),
-            _ => 0,
+        let mut current = self.connection().await?;
+        let (answer, count) = if let Some(until) = current.connection.until(limit) {
+            let what = What::Counted(call, &wait);
+            let both = match self.within(limit + patience, &mut current, what).await {
+                Err(trouble) if trouble.passing => self.in_motion(what, until, trouble).await?,
+                both => both?,
+            };
+            let mut both = match both {
+                Value::Array(both) => both,
+                _ => Vec::new(),
+            };
+            let (count, answer) = (both.pop(), both.pop());
+            (
+                answer.unwrap_or(Value::Nil).into(),
+                count.unwrap_or(Value::Nil).extract_error(),
+            )
+        } else {
+            let answer = self.within(limit, &mut current, What::Script(call)).await?;
+            let answer = Answer::from(answer);
+            if !worth_it(&answer) {
+                return Ok((answer, 0));
+            }
+            let what = What::Command(&wait);
+            match self.within(limit + patience, &mut current, what).await {
+                Ok(count) => (answer, Ok(count)),
+                // Whatever was said, the request before it was done.
+                Err(trouble) => return Err(trouble.in_doubt()),
+            }
         };
-        Ok((answer, count))
+        if !worth_it(&answer) {
+            return Ok((answer, 0));
+        }
+        match count.map_err(|error| Trouble::from(error).in_doubt())? {
+            Value::Int(count) => Ok((answer, u32::try_from(count).unwrap_or(0))),
+            _ => Ok((answer, 0)),
+        }
     }
 
     /// Publishes an empty message to our own inbox, where there is one.

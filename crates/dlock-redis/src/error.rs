@@ -79,6 +79,12 @@ impl Trouble {
         (self.sent || self.answered) && !self.broken && self.kind != ErrorKind::TimedOut
     }
 
+    /// A cluster's client has no connection to the node that is responsible, or none at all.
+    pub(crate) fn lacks_connection(&self) -> bool {
+        let kind = self.source.as_ref().map(RedisError::kind);
+        kind == Some(RedisKind::ClusterConnectionNotFound)
+    }
+
     /// The cluster has been rearranged for longer than we could wait.
     #[must_use]
     pub(crate) fn of_a_cluster(mut self) -> Self {

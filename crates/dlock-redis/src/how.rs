@@ -17,6 +17,8 @@ const LONGEST: u64 = 9_999_999_999_999;
 pub(crate) struct How {
     /// The order of waiters, and whether this is a cluster.
     style: &'static str,
+    /// How permits are asked for: P, or L where their limit may change.
+    permit: char,
     /// The lease of a waiter and the time to live of a fence counter.
     times: String,
     fence: u64,
@@ -32,7 +34,10 @@ impl How {
             (_, false) => "F-",
             (_, true) => "FC",
         };
-        Self::with(style, config.waiter_lease, config.fence_ttl)
+        Self {
+            permit: if config.limit_may_change { 'L' } else { 'P' },
+            ..Self::with(style, config.waiter_lease, config.fence_ttl)
+        }
     }
 
     fn with(style: &'static str, waiter_lease: Duration, fence: Duration) -> Self {
@@ -40,6 +45,7 @@ impl How {
         let times = format!("{} {fence:013}", millis(waiter_lease));
         Self {
             style,
+            permit: 'P',
             plain: format!("{style}- {times}"),
             times,
             fence,
@@ -64,7 +70,7 @@ impl How {
         let _ = match mode {
             Mode::Exclusive => text.write_char('X'),
             Mode::Shared => text.write_char('S'),
-            Mode::Permit { limit } => write!(text, "P{limit}"),
+            Mode::Permit { limit } => write!(text, "{}{limit}", self.permit),
             // A mode of a later core, which asks only for those that the capabilities name: alone is always safe.
             _ => text.write_char('X'),
         };
@@ -131,6 +137,14 @@ mod tests {
         assert_eq!(
             how.acquire(Mode::Permit { limit: 12 }, lease, ""),
             "F-P12 5000 0000086400000 30000 "
+        );
+        let changing = How {
+            permit: 'L',
+            ..how.clone()
+        };
+        assert_eq!(
+            changing.acquire(Mode::Permit { limit: 3 }, lease, ""),
+            "F-L3 5000 0000086400000 30000 "
         );
         let attempt = AttemptId::new();
         let holder = String::from_utf8(how.holder(attempt, "me")).expect("text");

@@ -92,7 +92,8 @@ fn mode_of(text: &str) -> Option<Mode> {
         "X" => Some(Mode::Exclusive),
         "S" => Some(Mode::Shared),
         permit => {
-            let limit = permit.strip_prefix('P')?.parse().ok()?;
+            // What a waiter asked for may be an L: see lock.lua.
+            let limit = permit.strip_prefix(['P', 'L'])?.parse().ok()?;
             Some(Mode::Permit { limit })
         }
     }

@@ -19,5 +19,5 @@ mod script;
 mod wait;
 
 pub use backend::RedisBackend;
-pub use config::{Config, Style};
+pub use config::{Config, Login, Style};
 pub use fence::FENCED_SET;

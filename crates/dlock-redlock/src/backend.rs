@@ -108,6 +108,11 @@ impl Backend for RedlockBackend {
         self.nodes.look_at_all(prefix).await
     }
 
+    /// A node is asked for signs of life meanwhile, and given up when there is none.
+    fn bounds_trips_of_list(&self) -> bool {
+        true
+    }
+
     async fn break_lock(&self, name: &Name) -> Result<bool> {
         self.nodes.free_by_force(name).await
     }

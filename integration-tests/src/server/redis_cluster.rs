@@ -160,6 +160,10 @@ impl RedisCluster {
         // The new owner first, as `redis-cli` does it.
         let others = self.nodes.iter().filter(|node| node.port() != to.port());
         for node in std::iter::once(to).chain(others) {
+            // Replicas learn it from the others, and refuse the command.
+            if node.info("replication", "role").await? != "master" {
+                continue;
+            }
             node.command(&["CLUSTER", "SETSLOT", slot, "NODE", &id])
                 .await?;
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use dlock_core::backend::BackendUrl;
 use dlock_core::{Error, Operation, Result};
 
-use super::{Config, Style, Topology};
+use super::{Config, Pem, Roots, Source, Style, Topology};
 
 const PARAMETERS: &[&str] = &[
     "answer_timeout",
@@ -14,8 +14,11 @@ const PARAMETERS: &[&str] = &[
     "connect_timeout",
     "db",
     "fence_ttl",
+    "keepalive",
     "key",
+    "limit_may_change",
     "password",
+    "password_file",
     "prefix",
     "replicas",
     "replicas_timeout",
@@ -24,6 +27,7 @@ const PARAMETERS: &[&str] = &[
     "style",
     "tls",
     "user",
+    "user_timeout",
     "waiter_lease",
 ];
 
@@ -39,8 +43,10 @@ impl Config {
     /// | `redis+cluster://user:password@n1:7000,n2:7001` | a cluster |
     ///
     /// `rediss+sentinel` and `rediss+cluster` use TLS. Parameters: `prefix`, `style` (`fair`, `barging`, `plain`), `connect_timeout`,
-    /// `answer_timeout`, `waiter_lease`, `fence_ttl`, `replicas`, `replicas_timeout`, `tls` (`true` or `false`), `ca`, `cert` and `key` (files
-    /// in PEM form, only with TLS), `sentinel_user`, `sentinel_password`: each as the setting of that name.
+    /// `answer_timeout`, `waiter_lease`, `fence_ttl`, `replicas`, `replicas_timeout`, `limit_may_change` (`true` or `false`), `tls` (`true` or
+    /// `false`), `ca` (a file in PEM form, or `system`), `cert` and `key` (files in PEM form; all three only with TLS, and read again for
+    /// each connection), `password_file`, `keepalive`, `user_timeout`, `sentinel_user`, `sentinel_password`: each as the setting of that
+    /// name.
     ///
     /// # Errors
     ///
@@ -168,11 +174,20 @@ impl Config {
             }
         }
         self.replicas = url.take("replicas")?.unwrap_or(0);
-        self.ca = url.take("ca")?.map(|path| read("ca", path)).transpose()?;
+        self.keepalive = url.take_duration("keepalive")?;
+        self.user_timeout = url.take_duration("user_timeout")?;
+        self.limit_may_change = url.take("limit_may_change")?.unwrap_or(false);
+        let file: Option<String> = url.take("password_file")?;
+        self.changing = file.map(|path| Source::File(path.into()));
+        match url.take::<String>("ca")?.as_deref() {
+            None => {}
+            Some("system") => self.roots = Roots::System,
+            Some(path) => self.roots = Roots::Pem(Pem::File(path.into())),
+        }
         let cert: Option<String> = url.take("cert")?;
         let key: Option<String> = url.take("key")?;
         self.identity = match (cert, key) {
-            (Some(cert), Some(key)) => Some((read("cert", cert)?, read("key", key)?)),
+            (Some(cert), Some(key)) => Some((Pem::File(cert.into()), Pem::File(key.into()))),
             (None, None) => None,
             _ => {
                 return Err(Error::invalid(
@@ -182,14 +197,6 @@ impl Config {
         };
         Ok(())
     }
-}
-
-fn read(what: &str, path: String) -> Result<Vec<u8>> {
-    std::fs::read(&path).map_err(|error| {
-        Error::invalid(format!(
-            "the file {path:?} of the URL's parameter {what} cannot be read: {error}"
-        ))
-    })
 }
 
 #[cfg(test)]
@@ -234,7 +241,16 @@ mod tests {
             ("redis://h/x", "not a database number"),
             ("redis+sentinel://h", "does not name the master"),
             ("redis+cluster://h/1", "only database 0"),
-            ("redis+cluster://h?replicas=1", "replicas is set"),
+            ("redis://h?keepalive=1ms", "keepalive is 1ms"),
+            ("redis://h?user_timeout=1ms", "user_timeout is 1ms"),
+            ("redis+unix:///s?keepalive=10s", "for a unix socket"),
+            ("redis://h?style=plain&limit_may_change=true", "no permits"),
+            ("redis://h?password_file=/no/such/file", "cannot be read"),
+            (
+                "redis://:hunter2@h?password_file=/etc/passwd",
+                "leave one of them out",
+            ),
+            ("redis://h?ca=system", "TLS is off"),
             ("redis+unix://h/x", "no host"),
             ("redis://h?style=loud", "fair, barging or plain"),
             ("redis://h?prefix=a%7Bb", "has a brace"),

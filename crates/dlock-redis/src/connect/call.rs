@@ -58,8 +58,12 @@ impl<'a> Call<'a> {
         }
     }
 
+    pub(super) fn command(&self) -> &Cmd {
+        &self.cmd
+    }
+
     /// The same with the script's text, for a server that does not know it yet.
-    fn with_source(&self) -> Cmd {
+    pub(super) fn with_source(&self) -> Cmd {
         let mut cmd = redis::cmd("EVAL");
         cmd.arg(self.script.source);
         for arg in self.cmd.args_iter().skip(2) {

@@ -6,16 +6,19 @@
 
 use std::time::{Duration, Instant};
 
-use redis::cluster_routing::SingleNodeRoutingInfo;
+use redis::cluster_routing::{Route, SingleNodeRoutingInfo, SlotAddr};
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
 use super::Link;
 use super::call::{Call, Connection};
+use super::silence::slot_of;
 use crate::error::Trouble;
 
 /// How long to wait before the same is asked again. A slot with few keys is moved within milliseconds.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// How often one request is sent on: to a node that does not know its script, and to the next one after a move.
+const MOST_DIRECTIONS: u32 = 4;
 
 /// One thing to send.
 #[derive(Clone, Copy)]
@@ -23,6 +26,8 @@ pub(super) enum What<'a> {
     Script(&'a Call<'a>),
     /// To whoever is responsible for its key.
     Command(&'a Cmd),
+    /// The same, and in a cluster behind it, on the same connection, a command that counts what that connection has written.
+    Counted(&'a Call<'a>, &'a Cmd),
     /// To a node of a cluster, or to any.
     At(Option<&'a (String, u16)>, &'a Cmd),
 }
@@ -31,7 +36,7 @@ impl What<'_> {
     /// The key that decides which node of a cluster gets it, if it is one of ours.
     pub(super) fn key(&self) -> Option<&[u8]> {
         match self {
-            Self::Script(call) => call.key(),
+            Self::Script(call) | Self::Counted(call, _) => call.key(),
             Self::Command(_) | Self::At(..) => None,
         }
     }
@@ -48,6 +53,12 @@ impl Link {
         let mut pause = SHORTEST_PAUSE;
         loop {
             if Instant::now() + pause >= until {
+                // The client connects again by itself, but with the password and the certificates that it was given at first.
+                if refused.lacks_connection()
+                    && let Some(number) = self.number()
+                {
+                    self.give_up(number);
+                }
                 return Err(refused.of_a_cluster());
             }
             tokio::time::sleep(pause).await;
@@ -72,8 +83,50 @@ impl Connection {
     pub(super) async fn go(&mut self, what: What<'_>) -> Result<Value, RedisError> {
         match what {
             What::Script(call) => self.run(call).await,
+            What::Counted(call, count) => Box::pin(self.run_counted(call, count)).await,
             What::Command(cmd) => self.send(cmd).await,
             What::At(node, cmd) => Box::pin(self.send_to(node, cmd.clone())).await,
+        }
+    }
+
+    /// Runs a script and then `count`, one behind the other on the connection to one node: what comes on another one would count nothing,
+    /// and `WAIT` would call that confirmed. The answers are two in a list.
+    async fn run_counted(&mut self, call: &Call<'_>, count: &Cmd) -> Result<Value, RedisError> {
+        let Self::Cluster(connection) = self else {
+            return Err(RedisError::from((ErrorKind::Client, "not a cluster")));
+        };
+        let slot = slot_of(call.key().unwrap_or_default());
+        let mut place = SingleNodeRoutingInfo::SpecificNode(Route::new(slot, SlotAddr::Master));
+        let (mut cmd, mut asking) = (call.command().clone(), false);
+        let mut directions = 0;
+        loop {
+            let mut both = redis::pipe();
+            if asking {
+                both.cmd("ASKING");
+            }
+            both.add_command(cmd.clone()).add_command(count.clone());
+            let answers = 2 + usize::from(asking);
+            let mut answers = connection
+                .route_pipeline(both, 0, answers, place.clone())
+                .await?;
+            let (counted, done) = (answers.pop(), answers.pop());
+            let error = match done.unwrap_or(Value::Nil).extract_error() {
+                Ok(done) => return Ok(Value::Array(vec![done, counted.unwrap_or(Value::Nil)])),
+                Err(error) => error,
+            };
+            directions += 1;
+            match error.kind() {
+                _ if directions > MOST_DIRECTIONS => return Err(error),
+                ErrorKind::Server(ServerErrorKind::NoScript) => cmd = call.with_source(),
+                ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask) => {
+                    asking = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
+                    match sent_to(&error) {
+                        Some(there) => place = there,
+                        None => return Err(error),
+                    }
+                }
+                _ => return Err(error),
+            }
         }
     }
 
@@ -92,14 +145,9 @@ impl Connection {
         if error.kind() != ErrorKind::Server(ServerErrorKind::Ask) {
             return answer;
         }
-        let place = error.redirect_node().and_then(|(node, _)| {
-            let (host, port) = node.rsplit_once(':')?;
-            Some(SingleNodeRoutingInfo::ByAddress {
-                host: host.trim_matches(['[', ']']).to_owned(),
-                port: port.parse().ok()?,
-            })
-        });
-        let Some(place) = place else { return answer };
+        let Some(place) = sent_to(error) else {
+            return answer;
+        };
         let mut both = redis::pipe();
         both.cmd("ASKING");
         both.add_command(cmd.clone());
@@ -109,4 +157,14 @@ impl Connection {
             None => answer,
         }
     }
+}
+
+/// Where the node that sent this error says that the keys are.
+fn sent_to(error: &RedisError) -> Option<SingleNodeRoutingInfo> {
+    let (node, _) = error.redirect_node()?;
+    let (host, port) = node.rsplit_once(':')?;
+    Some(SingleNodeRoutingInfo::ByAddress {
+        host: host.trim_matches(['[', ']']).to_owned(),
+        port: port.parse().ok()?,
+    })
 }

@@ -1,9 +1,12 @@
 //! How a connection is made: to one server, by way of Sentinel, or to a Cluster.
 
+use std::time::Duration;
+
 use dlock_core::ErrorKind;
 use dlock_core::backend::Host;
 use redis::cluster::ClusterClientBuilder;
 use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError, Value,
@@ -13,7 +16,9 @@ use tokio::time::timeout;
 use super::Link;
 use super::call::{Answer, Connection};
 use super::silence::Silence;
-use crate::config::{Config, Topology, address, sentinel_address};
+#[cfg(feature = "tls")]
+use super::tls::certificates;
+use crate::config::{Config, Login, Topology, address, sentinel_address};
 use crate::error::Trouble;
 
 const OLDEST: (u32, u32) = (6, 0);
@@ -47,8 +52,7 @@ impl Link {
     }
 
     async fn open_one(&self, addr: ConnectionAddr) -> Result<Connection, Trouble> {
-        let login = login(self.config.user.as_deref(), self.config.password.as_deref())
-            .set_db(self.config.db.into());
+        let login = login(self.config.login().await?).set_db(self.config.db.into());
         let settings = AsyncConnectionConfig::new()
             .set_connection_timeout(None) // ours covers more
             .set_response_timeout(None)
@@ -89,10 +93,10 @@ impl Link {
 
     async fn ask_sentinel(&self, sentinel: &Host, master: &str) -> Result<(String, u16), Trouble> {
         let config = &self.config;
-        let login = login(
-            config.sentinel_user.as_deref(),
-            config.sentinel_password.as_deref(),
-        );
+        let login = login(Login {
+            user: config.sentinel_user.clone(),
+            password: config.sentinel_password.clone(),
+        });
         let settings = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
@@ -123,28 +127,37 @@ impl Link {
         let config = &self.config;
         let infos: Result<Vec<ConnectionInfo>, RedisError> = nodes
             .iter()
-            .map(|node| info(tcp(config, address(node)), RedisConnectionInfo::default()))
+            .map(|node| {
+                let login = RedisConnectionInfo::default();
+                info(config, tcp(config, address(node)), login)
+            })
             .collect();
+        let login = config.login().await?;
+        // What waits for replicas may take so much longer.
+        let patience = match config.replicas {
+            0 => config.answer_timeout,
+            _ => config.answer_timeout + config.replicas_timeout,
+        };
         let mut builder = ClusterClientBuilder::new(infos?)
             .use_protocol(ProtocolVersion::RESP3)
-            .tcp_settings(TcpSettings::default().set_nodelay(true))
+            .tcp_settings(tcp_settings(config))
             .connection_timeout(config.connect_timeout)
-            .response_timeout(config.answer_timeout)
-            .overall_response_timeout(Some(config.answer_timeout))
+            .response_timeout(patience)
+            .overall_response_timeout(Some(patience))
             // It would send a request again when its connection broke, and not tell: see `motion.rs`.
             .retries(0)
             .push_sender(self.pushes());
-        if let Some(user) = &config.user {
+        if let Some(user) = login.user {
             builder = builder.username(user);
         }
-        if let Some(password) = &config.password {
+        if let Some(password) = login.password {
             builder = builder.password(password);
         }
         #[cfg(feature = "tls")]
         if config.tls {
             builder = builder
                 .tls(redis::cluster::TlsMode::Secure)
-                .certs(certificates(config));
+                .certs(certificates(config)?);
         }
         let connection = builder.build()?.get_async_connection().await?;
         Ok(Connection::Cluster(connection))
@@ -228,12 +241,12 @@ fn is_silence(trouble: &Trouble) -> bool {
     matches!(trouble.kind, ErrorKind::Unreachable | ErrorKind::TimedOut)
 }
 
-fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
+fn login(who: Login) -> RedisConnectionInfo {
     let mut login = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
-    if let Some(user) = user {
+    if let Some(user) = who.user {
         login = login.set_username(user);
     }
-    if let Some(password) = password {
+    if let Some(password) = who.password {
         login = login.set_password(password);
     }
     login
@@ -252,12 +265,32 @@ fn tcp(config: &Config, (host, port): (String, u16)) -> ConnectionAddr {
     }
 }
 
-fn info(addr: ConnectionAddr, login: RedisConnectionInfo) -> Result<ConnectionInfo, RedisError> {
+fn tcp_settings(config: &Config) -> TcpSettings {
     // Without it the system holds small requests back, waiting for more.
-    let settings = TcpSettings::default().set_nodelay(true);
+    let mut settings = TcpSettings::default().set_nodelay(true);
+    if let Some(time) = config.keepalive {
+        let keepalive = TcpKeepalive::new().with_time(time);
+        #[cfg(not(target_os = "openbsd"))]
+        let keepalive = keepalive
+            .with_interval((time / 3).max(Duration::from_secs(1)))
+            .with_retries(3);
+        settings = settings.set_keepalive(keepalive);
+    }
+    #[cfg(target_os = "linux")]
+    if let Some(time) = config.user_timeout {
+        settings = settings.set_user_timeout(time);
+    }
+    settings
+}
+
+fn info(
+    config: &Config,
+    addr: ConnectionAddr,
+    login: RedisConnectionInfo,
+) -> Result<ConnectionInfo, RedisError> {
     Ok(addr
         .into_connection_info()?
-        .set_tcp_settings(settings)
+        .set_tcp_settings(tcp_settings(config))
         .set_redis_settings(login))
 }
 
@@ -265,29 +298,11 @@ fn client(
     config: &Config,
     addr: ConnectionAddr,
     login: RedisConnectionInfo,
-) -> Result<Client, RedisError> {
-    let info = info(addr, login)?;
+) -> Result<Client, Trouble> {
+    let info = info(config, addr, login)?;
     #[cfg(feature = "tls")]
     if config.tls {
-        return Client::build_with_tls(info, certificates(config));
+        return Ok(Client::build_with_tls(info, certificates(config)?)?);
     }
-    let _ = config;
-    Client::open(info)
-}
-
-#[cfg(feature = "tls")]
-fn certificates(config: &Config) -> redis::TlsCertificates {
-    // The client takes the process's cryptography, and panics if none is chosen and a further crate of the program has brought a
-    // second one. What the program has chosen stays.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    redis::TlsCertificates {
-        client_tls: config
-            .identity
-            .as_ref()
-            .map(|(cert, key)| redis::ClientTlsConfig {
-                client_cert: cert.clone(),
-                client_key: key.clone(),
-            }),
-        root_cert: config.ca.clone(),
-    }
+    Ok(Client::open(info)?)
 }

@@ -102,7 +102,7 @@ fn ranges(slots: &Answer) -> impl Iterator<Item = (u16, (String, u16))> {
 }
 
 /// The slot of a key: CRC16 (XMODEM) of its hash tag, or of the whole key if it has none.
-fn slot_of(key: &[u8]) -> u16 {
+pub(super) fn slot_of(key: &[u8]) -> u16 {
     let tag = key
         .iter()
         .position(|byte| *byte == b'{')

@@ -3,13 +3,14 @@
 --
 -- KEYS  1 the lock, a string as in value.lua
 --       2 Q  sorted set  waiter's attempt -> ticket
---       3 W  hash        waiter's attempt -> <end of its waiter lease, 13><mode> <lease> <inbox> <label>
+--       3 W  hash        waiter's attempt -> <end of its waiter lease, 13><mode as it was asked for> <lease> <inbox> <label>
 --       4 H  sorted set  shared or permit holder's attempt -> expiry
 --       5 I  hash        shared or permit holder's attempt -> <token, 16><label>
 --       6 T  sorted set  abandoned attempt -> end of memory
 -- All times are this server's, in milliseconds.
 --
--- How (ARGV 2)   <F first come, first served, or B barging><C in a cluster, else -><mode: X, S, P<limit>, or - where none is asked for>
+-- How (ARGV 2)   <F first come, first served, or B barging><C in a cluster, else -><mode: X, S, P<limit>, L<limit>, or - where none is
+--                asked for; P wants everybody to have the same limit, L goes by its own whatever others have; both are held as P>
 --                <waiter lease, ms> <fence, ms, 13 digits>, then in acquire.lua <lease, ms> <inbox channel when ready to wait>
 --
 -- While anybody waits the lock is never left free: whoever ends a hold gives it to the next. So a key of 16 digits means that
@@ -61,8 +62,14 @@ end
 -- Whether a holder in mode `m` fits to those who hold now.
 local function admits(m)
   if mode == '' then return true end
+  if sub(m, 1, 1) == 'L' then return sub(mode, 1, 1) == 'P' and count < tonumber(sub(m, 2)) end
   if mode ~= m or m == 'X' then return false end
   return m == 'S' or count < tonumber(sub(m, 2))
+end
+
+-- The mode in which one that was asked for is held.
+local function as_held(m)
+  return sub(m, 1, 1) == 'L' and 'P' .. sub(m, 2) or m
 end
 
 local function next_token()
@@ -70,7 +77,7 @@ local function next_token()
 end
 
 local function take(attempt, m, till, text, number)
-  token, mode = number, m
+  token, mode = number, as_held(m)
   if m == 'X' then
     owner, expires, label = attempt, till, text
   else
@@ -141,7 +148,7 @@ local function wake()
       break
     else
       if attempt ~= me then write_to(inbox, attempt) end
-      mode, count = m, count + 1
+      mode, count = as_held(m), count + 1
     end
   end
   mode, count = real_mode, real_count

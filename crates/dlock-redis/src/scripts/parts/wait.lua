@@ -2,7 +2,8 @@
 local m, text = wish, sub(ARGV[1], 46)
 lease = tonumber(lease)
 
-if mode == m and shares(me) then
+-- The limit of permits may be another since this one was given.
+if (mode == m or sub(mode, 1, 1) == 'P' and m ~= 'X' and m ~= 'S') and shares(me) then
   redis.call('ZADD', H, now + lease, me)
   local mine = redis.call('HGET', I, me)
   return finish(mine and sub(mine, 1, 16) or token)
@@ -43,7 +44,7 @@ end
 if sub(m, 1, 1) == 'P' then
   local other = mode
   if sub(other, 1, 1) ~= 'P' and head then
-    other = string.match(redis.call('HGET', W, head) or '', '^%d+(%u%d*)') or ''
+    other = as_held(string.match(redis.call('HGET', W, head) or '', '^%d+(%u%d*)') or '')
   end
   if sub(other, 1, 1) == 'P' and other ~= m then return finish({'conflict', sub(other, 2)}) end
 end
