@@ -285,6 +285,28 @@ impl World {
         Ok(())
     }
 
+    /// Checks that nobody else gets a lock that a guard holds. When somebody does, the guard tells which of two things was seen: two holders (C1),
+    /// or a hold that had ended before, because nothing could renew it in time.
+    pub(crate) async fn expect_held(&self, name: &str, guard: &Guard) -> Result<()> {
+        let other = self.probe().await?;
+        let found = other.mutex(name)?.try_lock().await?;
+        // Asked after the other one was told, so a hold that is good now was good then.
+        let is_held = guard.is_held();
+        if found.is_none() {
+            return Ok(());
+        }
+        assert!(
+            !is_held,
+            "two hold at once: another client got the lock, and the hold of the first is still good"
+        );
+        let reason = guard.loss_signal().wait().await;
+        panic!(
+            "the hold was lost ({reason:?}) before another client got the lock. Nobody disturbed it: was the machine stalled for longer \
+             than its validity, {:?}?",
+            self.validity()
+        );
+    }
+
     /// Checks that a short wait was in vain. On a slow machine the store may not have answered at all by then.
     pub(crate) fn expect_in_vain(&self, outcome: Result<Option<Guard>>) -> Result<()> {
         match outcome {

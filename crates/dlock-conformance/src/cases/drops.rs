@@ -127,7 +127,7 @@ async fn guard_and_client_dropped_together_free(world: World) -> Result<()> {
     let guard = mutex.lock().await?;
     drop(mutex);
     drop(locks);
-    world.expect_taken(&name).await?;
+    world.expect_held(&name, &guard).await?;
     drop_quickly(&world, guard);
     world.expect_free(&name).await
 }

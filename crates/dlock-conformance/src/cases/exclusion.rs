@@ -187,7 +187,7 @@ async fn several_locks_are_all_or_nothing(world: World) -> Result<()> {
     }
     let guard = multi.lock().await?;
     for name in &names {
-        world.expect_taken(name).await?;
+        world.expect_held(name, &guard).await?;
     }
     world.freed(guard).await?;
     for name in &names {
@@ -230,7 +230,7 @@ async fn work_is_done_under_the_lock_which_is_freed_after_it(world: World) -> Re
     let done = mutex
         .run(async |guard| {
             assert!(guard.is_held());
-            world.expect_taken(&name).await?;
+            world.expect_held(&name, guard).await?;
             Ok::<_, dlock_core::Error>(guard.token())
         })
         .await?;
@@ -319,7 +319,7 @@ async fn owner_reenters_and_frees_with_the_last_guard(world: World) -> Result<()
     assert_eq!(inner.hold_count(), 2);
     assert_eq!(inner.token(), outer.token());
     assert_eq!(outer.release().await?, Released::StillHeld);
-    world.expect_taken(&name).await?;
+    world.expect_held(&name, &inner).await?;
     assert!(inner.is_held());
     world.freed(inner).await?;
     world.expect_free(&name).await?;

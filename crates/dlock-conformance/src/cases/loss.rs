@@ -270,7 +270,7 @@ async fn other_holds_survive_the_loss_of_one(world: World) -> Result<()> {
         .within(world.lease(), "the loss is told", guard.lost())
         .await;
     assert!(renewed.is_held());
-    world.expect_taken(&kept).await?;
+    world.expect_held(&kept, &renewed).await?;
     world.freed(renewed).await
 }
 
@@ -286,7 +286,7 @@ async fn hold_outlives_many_leases_while_it_is_renewed(world: World) -> Result<(
         })
         .await?;
     assert!(guard.is_held());
-    world.expect_taken(&name).await?;
+    world.expect_held(&name, &guard).await?;
     assert_eq!(guard.token(), token, "a renewal keeps the token");
     assert_eq!(locks.stats().losses.total(), 0);
     world.freed(guard).await
@@ -312,7 +312,7 @@ async fn outage_shorter_than_the_lease_is_not_a_loss(world: World) -> Result<()>
         })
         .await?;
     assert!(guard.is_held());
-    world.expect_taken(&name).await?;
+    world.expect_held(&name, &guard).await?;
     assert_eq!(locks.stats().losses.total(), 0);
     world.freed(guard).await
 }
@@ -333,7 +333,7 @@ async fn silence_shorter_than_the_lease_is_not_a_loss(world: World) -> Result<()
         })
         .await?;
     assert!(guard.is_held());
-    world.expect_taken(&name).await?;
+    world.expect_held(&name, &guard).await?;
     world.freed(guard).await
 }
 

@@ -119,7 +119,7 @@ async fn lost_reply_to_a_try_neither_leaks_nor_lies(world: World) -> Result<()> 
         fault.lose_reply().await;
         match mutex.try_lock().await {
             Ok(Some(guard)) => {
-                world.expect_taken(&name).await?;
+                world.expect_held(&name, &guard).await?;
                 expect_true(&world, guard).await?;
             }
             Ok(None) => panic!("busy, and nobody holds it"),
@@ -139,7 +139,7 @@ async fn lost_reply_to_an_acquire_is_made_good(world: World) -> Result<()> {
         fault.lose_reply().await;
         // It must not wait for its own lost hold either.
         let guard = world.soon("the lock", mutex.lock()).await?;
-        world.expect_taken(&name).await?;
+        world.expect_held(&name, &guard).await?;
         fault.heal().await;
         expect_true(&world, guard).await?;
         world.expect_free(&name).await?;
@@ -160,7 +160,7 @@ async fn lost_reply_to_a_waiter_is_made_good(world: World) -> Result<()> {
         world.freed(guard).await?;
         let guard = world.soon("the lock", waits).await.expect("no panic")?;
         fault.heal().await;
-        world.expect_taken(&name).await?;
+        world.expect_held(&name, &guard).await?;
         expect_true(&world, guard).await?;
         world.expect_free(&name).await?;
     }
@@ -187,7 +187,7 @@ async fn lost_reply_to_a_renewal_is_not_a_loss(world: World) -> Result<()> {
             })
             .await?;
         assert!(guard.is_held());
-        world.expect_taken(&name).await?;
+        world.expect_held(&name, &guard).await?;
     }
     fault.heal().await;
     assert_eq!(locks.stats().losses.total(), 0);
@@ -262,7 +262,7 @@ async fn lost_reply_to_a_downgrade_does_not_leak(world: World) -> Result<()> {
     assert_eq!(guard.mode(), Mode::Shared);
     let reader = world.client().await?.rw_lock(&name)?;
     let read = reader.try_read().await?.expect("readers share");
-    world.expect_taken(&name).await?;
+    world.expect_held(&name, &guard).await?;
     world.freed(guard).await?;
     world.freed(read).await?;
     world.expect_free(&name).await

@@ -70,6 +70,6 @@ async fn max_hold_does_not_end_a_hold_that_was_released(world: World) -> Result<
     tokio::time::sleep(MAX_HOLD * 2).await;
     assert_eq!(signal.wait().await, None);
     assert_eq!(locks.stats().losses.total(), 0);
-    world.expect_taken(&name).await?;
+    world.expect_held(&name, &next).await?;
     world.freed(next).await
 }

@@ -40,7 +40,7 @@ async fn readers_share(world: World) -> Result<()> {
     for guard in guards {
         assert!(guard.is_held());
         assert_eq!(guard.mode(), Mode::Shared);
-        world.expect_taken(&name).await?;
+        world.expect_held(&name, &guard).await?;
         world.freed(guard).await?;
     }
     world.expect_free(&name).await

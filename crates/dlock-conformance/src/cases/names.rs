@@ -64,7 +64,7 @@ async fn hostile_names_are_data(world: World) -> Result<()> {
     }
     for (name, guard) in names.iter().zip(guards) {
         assert_eq!(guard.name().as_str(), name);
-        world.expect_taken(name).await?;
+        world.expect_held(name, &guard).await?;
         world.freed(guard).await?;
         world.expect_free(name).await?;
     }
@@ -143,14 +143,15 @@ async fn all_are_independent(world: &World, names: &[String]) -> Result<()> {
         let guard = locks.mutex(name)?.try_lock().await?;
         guards.push(guard.unwrap_or_else(|| panic!("{name:?} is taken for another name")));
     }
-    for name in names {
-        world.expect_taken(name).await?;
+    for (name, guard) in names.iter().zip(&guards) {
+        world.expect_held(name, guard).await?;
     }
-    for (index, guard) in guards.into_iter().enumerate() {
+    let mut left = names.iter().zip(guards).peekable();
+    while let Some((name, guard)) = left.next() {
         world.freed(guard).await?;
-        world.expect_free(&names[index]).await?;
-        if let Some(next) = names.get(index + 1) {
-            world.expect_taken(next).await?;
+        world.expect_free(name).await?;
+        if let Some((next, guard)) = left.peek() {
+            world.expect_held(next, guard).await?;
         }
     }
     Ok(())
@@ -161,10 +162,10 @@ async fn second_lock_does_not_free_the_first(world: World) -> Result<()> {
     let locks = world.client().await?;
     let a = locks.mutex(&first)?.lock().await?;
     let b = locks.mutex(&second)?.lock().await?;
-    world.expect_taken(&first).await?;
-    world.expect_taken(&second).await?;
+    world.expect_held(&first, &a).await?;
+    world.expect_held(&second, &b).await?;
     world.freed(b).await?;
-    world.expect_taken(&first).await?;
+    world.expect_held(&first, &a).await?;
     assert!(a.is_held());
     world.freed(a).await
 }
@@ -178,8 +179,8 @@ async fn dropping_one_guard_keeps_the_others(world: World) -> Result<()> {
     }
     drop(guards.remove(1));
     world.expect_free(&names[1]).await?;
-    for name in [&names[0], &names[2], &names[3]] {
-        world.expect_taken(name).await?;
+    for (name, guard) in [&names[0], &names[2], &names[3]].into_iter().zip(&guards) {
+        world.expect_held(name, guard).await?;
     }
     for guard in guards {
         assert!(guard.is_held());
@@ -201,7 +202,7 @@ async fn cancelling_one_attempt_keeps_the_others(world: World) -> Result<()> {
     // A task that was running when it was aborted may have got the lock: its guard goes with its result.
     drop(waits.await);
     world.expect_free(&theirs).await?;
-    world.expect_taken(&mine).await?;
+    world.expect_held(&mine, &guard).await?;
     assert!(guard.is_held());
     world.freed(guard).await
 }

@@ -218,7 +218,7 @@ async fn release_after_break_does_not_free_the_new_holder(world: World) -> Resul
     assert!(world.probe().await?.break_lock(&name).await?);
     let next = new.mutex(&name)?.lock().await?;
     assert_eq!(guard.release().await?, Released::AlreadyLost);
-    world.expect_taken(&name).await?;
+    world.expect_held(&name, &next).await?;
     assert!(next.is_held());
     world.freed(next).await
 }
