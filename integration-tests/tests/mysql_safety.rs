@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
-use dlock_core::{ErrorKind, Locks, LossReason, Mode, Name, Released, SystemClock};
+use dlock_core::{ErrorKind, HeldNow, Locks, LossReason, Mode, Name, Released, SystemClock};
 use dlock_mysql::Config;
 use integration_tests::{Flavor, MySqlServer};
 use mysql_async::prelude::Queryable;
@@ -119,11 +119,11 @@ async fn promote(primary: &MySqlServer, replica: &MySqlServer) {
 
 /// A planned one: the old primary is read-only and keeps its connections, new ones go to the promoted replica.
 async fn switch_over_to_a_promoted_replica_never_makes_two_holders(flavor: Flavor) {
-    for mode in CONNECTED {
+    for mode in MODES {
         let (primary, replica) = pair(flavor).await;
         let pointer = Pointer::to(primary.addr()).await;
         let url = pointer.url(&primary, &format!("mode={mode}&session_validity=1s"));
-        let first = client(&url).await;
+        let first = hasty(&url).await;
         let guard = lock(&first, "switched").await;
         primary.sql("SET GLOBAL read_only = 1").await.expect("set");
         promote(&primary, &replica).await;
@@ -161,26 +161,65 @@ async fn switch_over_to_a_promoted_replica_never_makes_two_holders(flavor: Flavo
     }
 }
 
-/// A server that takes no writes proves no hold, also for a user whom `read_only` does not stop.
+/// A server that takes no writes proves no hold and grants none, also for a user whom `read_only` does not stop, as root.
 async fn demoted_server_is_an_outage_for_who_holds_across_it(flavor: Flavor) {
     let server = flavor.start().await.expect("a server");
-    for mode in CONNECTED {
-        let locks = client(&with(
-            &server.url(),
-            &format!("mode={mode}&session_validity=1s"),
-        ))
-        .await;
-        let guard = lock(&locks, "across").await;
+    for mode in MODES {
+        let url = with(&server.url(), &format!("mode={mode}&session_validity=1s"));
+        let (locks, other) = (hasty(&url).await, hasty(&url).await);
+        let mut guards = vec![lock(&locks, "across").await];
+        if mode == "lease" {
+            let read = locks.rw_lock("read").expect("a name").read().await;
+            let permit = locks.semaphore("permit", 2).expect("a name");
+            guards.extend([read.expect("free"), permit.acquire().await.expect("free")]);
+        }
         server.sql("SET GLOBAL read_only = 1").await.expect("set");
-        let why = soon("the holder is told", guard.lost()).await;
-        assert_ne!(why, LossReason::Gone, "{mode}: nobody took it");
-        assert!(!guard.is_held(), "{mode}");
-        let error = locks.mutex("other").expect("a name").try_lock().await;
-        let error = error.expect_err("it takes no writes");
-        assert_eq!(error.kind(), ErrorKind::Unreachable, "{mode}: {error}");
+        for guard in &guards {
+            let why = soon("the holder is told", guard.lost()).await;
+            assert_ne!(why, LossReason::Gone, "{mode}: nobody took it");
+            assert!(!guard.is_held(), "{mode}");
+        }
+        // Neither a name that is in use nor one that never was. (Where a hold lives on a connection, the holder asks for its lock again and
+        // again, and is in the way.)
+        let names = match mode {
+            "lease" | "unique" => &["across", "other"][..],
+            _ => &["other"],
+        };
+        for name in names {
+            let outcome = other.mutex(*name).expect("a name").try_lock().await;
+            let Err(error) = outcome else {
+                panic!("{mode}: it takes no writes: {outcome:?}");
+            };
+            assert_eq!(error.kind(), ErrorKind::Unreachable, "{mode}: {error}");
+            if matches!(mode, "lease" | "unique") {
+                assert_eq!(error.held_now(), HeldNow::No, "{mode}: {error}");
+            }
+        }
+        if mode == "lease" {
+            let read = other.rw_lock("read").expect("a name").try_read().await;
+            let permit = other.semaphore("permit", 2).expect("a name");
+            for outcome in [read, permit.try_acquire().await] {
+                let error = outcome.expect_err("it takes no writes");
+                assert_eq!(error.kind(), ErrorKind::Unreachable, "{mode}: {error}");
+            }
+        }
+        // A write to a server that was demoted keeps it from following its successor.
+        let rows = match mode {
+            "lease" | "unique" => {
+                let table = if mode == "lease" { "locks" } else { "unique" };
+                format!("SELECT COUNT(*) FROM dlock_{table} WHERE name = 'other'")
+            }
+            _ => format!(
+                "SELECT COUNT(*) FROM dlock_{mode}_marks WHERE owner IS NOT NULL AND name = 'other'"
+            ),
+        };
+        assert_eq!(server.sql(&rows).await.expect("a number"), "0\n", "{mode}");
         server.sql("SET GLOBAL read_only = 0").await.expect("set");
-        let _ = guard.release().await;
+        for guard in guards {
+            let _ = guard.release().await;
+        }
         free(lock(&locks, "across").await).await;
+        free(lock(&other, "other").await).await;
     }
 }
 

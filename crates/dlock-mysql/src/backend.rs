@@ -57,7 +57,7 @@ impl MySqlBackend {
         .await?;
         match config.mode {
             LockMode::Lease => {
-                let locks = Arc::new(LeaseLocks::new(link, &config));
+                let locks = Arc::new(LeaseLocks::new(link, &config, &setup));
                 locks.rehearse().await?;
                 Ok(Self {
                     locks: locks.clone(),
@@ -65,7 +65,7 @@ impl MySqlBackend {
                 })
             }
             LockMode::Unique => {
-                let locks = Arc::new(UniqueLocks::new(link, &config));
+                let locks = Arc::new(UniqueLocks::new(link, &config, &setup));
                 locks.rehearse().await?;
                 Ok(Self {
                     locks: locks.clone(),

@@ -3,6 +3,9 @@
 use dlock_core::{Error, ErrorKind};
 use mysql_async::{DriverError, Error as MySqlError, IoError};
 
+/// "DOUBLE value is out of range": how our statements fail on a server that was demoted, and never otherwise. See `{takes_writes}`.
+pub(crate) const DEMOTED: u16 = 1690;
+
 /// What befell one call.
 #[derive(Debug)]
 pub(crate) struct Trouble {
@@ -138,6 +141,11 @@ impl From<MySqlError> for Trouble {
     fn from(error: MySqlError) -> Self {
         let text = error.to_string();
         let mut trouble = match &error {
+            MySqlError::Server(server) if server.code == DEMOTED => {
+                let mut demoted = Self::demoted().unsent();
+                demoted.code = Some(DEMOTED);
+                demoted
+            }
             MySqlError::Server(server) => {
                 let (kind, advice) = classify(server.code);
                 let mut trouble = Self::new(kind, with_advice(advice, &text));

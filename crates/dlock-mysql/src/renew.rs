@@ -9,7 +9,6 @@ use dlock_core::{Error, LossReason};
 
 use crate::connect::{Arg, Job, Link};
 use crate::error::Trouble;
-use crate::schema::statement;
 
 /// Core renews 256 leases at most in one call.
 const LARGEST_LIST: usize = 256;
@@ -30,10 +29,10 @@ pub(crate) enum Found {
 }
 
 impl Extend {
-    pub(crate) fn new(prefix: &str, renew: &str, still_ours: &str) -> Self {
+    pub(crate) fn new(renew: &str, still_ours: &str) -> Self {
         Self {
-            renew: lists(&statement(renew, prefix)),
-            still_ours: lists(&statement(still_ours, prefix)),
+            renew: lists(renew),
+            still_ours: lists(still_ours),
         }
     }
 

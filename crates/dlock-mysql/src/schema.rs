@@ -56,6 +56,11 @@ pub(crate) fn statement(sql: &str, prefix: &str) -> String {
     with_tables(&lines.join(" "), prefix)
 }
 
+/// The same for a mode whose statements fail on a server that was demoted.
+pub(crate) fn guarded(sql: &str, prefix: &str, takes_writes: &str) -> String {
+    statement(sql, prefix).replace("{takes_writes}", takes_writes)
+}
+
 /// The names of the tables, quoted: `{prefix}unique` without a prefix is a word of SQL.
 fn with_tables(sql: &str, prefix: &str) -> String {
     let mut parts = sql.split("{prefix}");

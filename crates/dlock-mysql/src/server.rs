@@ -45,6 +45,10 @@ const LOOK_SETUP: &str = "SET NAMES binary; SET SESSION sql_select_limit = 18446
 /// A condition that is false on a server that was demoted.
 const WRITABLE: &str = "CONCAT(@@global.read_only) IN ('0', 'OFF')";
 
+/// 1, or an error of the statement (number [`DEMOTED`](crate::error::DEMOTED)) on a server that was demoted: for those statements that
+/// would otherwise take effect there for a user whom `read_only` does not stop. SQL has no word for "fail", but too large a number fails.
+const TAKES_WRITES: &str = "POW(10, 400 * (CONCAT(@@global.read_only) NOT IN ('0', 'OFF')))";
+
 /// How our sessions begin, after a look at the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setup {
@@ -53,8 +57,10 @@ pub(crate) struct Setup {
     /// For connections that carry a hold: the server ends them after the session's validity.
     pub(crate) carrying: String,
     pub(crate) scope: Scope,
-    /// What stands for `{writable}` in a statement.
+    /// What stands for `{writable}` in a statement: a condition.
     pub(crate) writable: &'static str,
+    /// What stands for `{takes_writes}`: 1, or the statement fails.
+    pub(crate) takes_writes: &'static str,
 }
 
 /// The tables, by names that are equal where the server's are.
@@ -121,11 +127,16 @@ pub(crate) async fn look(config: &Config) -> Result<Setup, Trouble> {
         shared: setup(isolation, maria, Duration::from_secs(28_800)),
         carrying: setup(isolation, maria, silence(config.session_validity)),
         scope,
-        // A replica that repeats the statement is read-only itself, and would change nothing.
+        // A replica that repeats the statement is read-only itself: it would change nothing, or stop with an error.
         writable: if logs_statements(&found) {
             "TRUE"
         } else {
             WRITABLE
+        },
+        takes_writes: if logs_statements(&found) {
+            "1"
+        } else {
+            TAKES_WRITES
         },
     })
 }

@@ -15,7 +15,8 @@ use crate::error::Trouble;
 use crate::inspect::{lock, locks};
 use crate::key::micros;
 use crate::renew::{Extend, Found, renewal};
-use crate::schema::statement;
+use crate::schema::guarded;
+use crate::server::Setup;
 
 /// The longest pause between two questions of a waiter.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
@@ -49,7 +50,7 @@ struct Statements {
 }
 
 impl UniqueLocks {
-    pub(crate) fn new(link: Arc<Link>, config: &Config) -> Self {
+    pub(crate) fn new(link: Arc<Link>, config: &Config, setup: &Setup) -> Self {
         let mut capabilities = Capabilities::new("mysql");
         capabilities.fencing = true;
         capabilities.wake_up = WakeUp::Poll {
@@ -62,7 +63,7 @@ impl UniqueLocks {
         capabilities.durability = "a hold is a committed row: it survives a restart of the server as far as \
              innodb_flush_log_at_trx_commit allows, and a fail-over as far as the replica has received it";
         let prefix = &config.table_prefix;
-        let one = |sql: &str| statement(sql, prefix);
+        let one = |sql: &str| guarded(sql, prefix, setup.takes_writes);
         Self {
             link,
             sql: Statements {
@@ -77,9 +78,8 @@ impl UniqueLocks {
                 end: one(include_str!("sql/unique_break.sql")),
                 sweep: one(include_str!("sql/unique_sweep.sql")),
                 extend: Extend::new(
-                    prefix,
-                    include_str!("sql/unique_renew.sql"),
-                    include_str!("sql/unique_still_ours.sql"),
+                    &one(include_str!("sql/unique_renew.sql")),
+                    &one(include_str!("sql/unique_still_ours.sql")),
                 ),
             },
             limit: config.answer_timeout,

@@ -143,7 +143,7 @@ impl Link {
                 Err(trouble) if trouble.broken && !fresh && !trouble.timed_out => {
                     // The others are as old as this one.
                     self.forget_idle();
-                    again = true;
+                    again |= !trouble.is_unsent();
                     continue;
                 }
                 Err(trouble) => {
@@ -211,10 +211,23 @@ impl Pool {
     async fn open(&self) -> Result<Wire, Trouble> {
         let mut wire = Wire::open(&self.config, &self.setup).await?;
         for sql in self.hot.get().into_iter().flatten() {
-            // What is wrong with it shows when it is used.
             let prepare = tokio::time::timeout(self.config.answer_timeout, wire.prepare(sql)).await;
-            if !matches!(prepare, Ok(Ok(()))) {
-                break;
+            match prepare {
+                Ok(Ok(())) => {}
+                // MariaDB looks at the server's variables here already: it was demoted.
+                Ok(Err(trouble)) if trouble.broken => return Err(trouble.unsent()),
+                // What is wrong with it shows when it is used.
+                Ok(Err(_)) => break,
+                Err(_) => {
+                    return Err(Trouble::new(
+                        ErrorKind::TimedOut,
+                        format!(
+                            "a new connection did not answer within {:?}: is the server overloaded or hung?",
+                            self.config.answer_timeout
+                        ),
+                    )
+                    .unsent());
+                }
             }
         }
         Ok(wire)

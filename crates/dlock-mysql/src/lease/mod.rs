@@ -19,6 +19,7 @@ use self::statements::Statements;
 use crate::config::Config;
 use crate::connect::Link;
 use crate::error::Trouble;
+use crate::server::Setup;
 
 /// The longest pause between two questions of a waiter.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
@@ -34,7 +35,7 @@ pub(crate) struct LeaseLocks {
 }
 
 impl LeaseLocks {
-    pub(crate) fn new(link: Arc<Link>, config: &Config) -> Self {
+    pub(crate) fn new(link: Arc<Link>, config: &Config, setup: &Setup) -> Self {
         let mut capabilities = Capabilities::new("mysql");
         capabilities.fencing = true;
         capabilities.wake_up = WakeUp::Poll {
@@ -51,7 +52,7 @@ impl LeaseLocks {
              innodb_flush_log_at_trx_commit allows, and a fail-over as far as the replica has received it";
         Self {
             link,
-            sql: Statements::new(&config.table_prefix),
+            sql: Statements::new(&config.table_prefix, setup.takes_writes),
             limit: config.answer_timeout,
             capabilities,
             identity: config.identity_text(),

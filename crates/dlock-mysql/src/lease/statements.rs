@@ -1,5 +1,5 @@
 use crate::renew::Extend;
-use crate::schema::statement;
+use crate::schema::guarded;
 
 /// The SQL of this mode, with the names of the tables filled in.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    pub(crate) fn new(prefix: &str) -> Self {
-        let one = |sql: &str| statement(sql, prefix);
+    pub(crate) fn new(prefix: &str, takes_writes: &str) -> Self {
+        let one = |sql: &str| guarded(sql, prefix, takes_writes);
         Self {
             acquire: one(include_str!("../sql/lease_acquire.sql")),
             acquire_closely: one(include_str!("../sql/lease_acquire_closely.sql")),
@@ -49,14 +49,12 @@ impl Statements {
             sweep: one(include_str!("../sql/sweep.sql")),
             sweep_dead: one(include_str!("../sql/sweep_dead.sql")),
             extend: Extend::new(
-                prefix,
-                include_str!("../sql/lease_renew.sql"),
-                include_str!("../sql/lease_still_ours.sql"),
+                &one(include_str!("../sql/lease_renew.sql")),
+                &one(include_str!("../sql/lease_still_ours.sql")),
             ),
             part_extend: Extend::new(
-                prefix,
-                include_str!("../sql/holders_renew.sql"),
-                include_str!("../sql/holders_still_ours.sql"),
+                &one(include_str!("../sql/holders_renew.sql")),
+                &one(include_str!("../sql/holders_still_ours.sql")),
             ),
         }
     }

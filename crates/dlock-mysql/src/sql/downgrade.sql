@@ -2,7 +2,7 @@
 -- variables  @dlock_name, @dlock_attempt
 -- returns    one row in the last result: 1 when the shared hold is there
 START TRANSACTION;
-SELECT 1 FROM {prefix}locks WHERE name = @dlock_name FOR UPDATE;
+SELECT 1 FROM {prefix}locks WHERE name = @dlock_name AND {takes_writes} FOR UPDATE;
 INSERT IGNORE INTO {prefix}holders (name, attempt, permits, token, lease_us, taken_at, expires_at, label)
 SELECT l.name, l.owner, 0, l.token, l.lease_us, l.taken_at, l.expires_at, l.label FROM {prefix}locks l
 WHERE l.name = @dlock_name AND l.owner = @dlock_attempt AND l.expires_at > UTC_TIMESTAMP(6);

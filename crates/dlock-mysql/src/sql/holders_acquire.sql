@@ -6,7 +6,7 @@
 -- The row of the name is locked first, by everybody who takes the lock in any mode. Its time is set to now, so that a sweep that waits
 -- for it does not take it for unused.
 START TRANSACTION;
-SELECT 1 FROM {prefix}locks WHERE name = @dlock_name FOR UPDATE;
+SELECT 1 FROM {prefix}locks WHERE name = @dlock_name AND {takes_writes} FOR UPDATE;
 DELETE FROM {prefix}holders WHERE name = @dlock_name AND expires_at <= UTC_TIMESTAMP(6);
 INSERT INTO {prefix}holders (name, attempt, permits, token, lease_us, taken_at, expires_at, label)
 SELECT l.name, @dlock_attempt, @dlock_permits, l.fence + 1, @dlock_lease, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), @dlock_label

@@ -5,4 +5,4 @@
 -- Assignments are made from left to right (our sessions pin the sql_mode).
 UPDATE {prefix}locks SET fence = LAST_INSERT_ID(fence + 1), token = fence, owner = ?, label = ?, lease_us = ?,
   taken_at = UTC_TIMESTAMP(6), expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
-WHERE name = ? AND (owner IS NULL OR expires_at <= UTC_TIMESTAMP(6)) AND shared = 0 AND doubt_until <= UTC_TIMESTAMP(6)
+WHERE name = ? AND (owner IS NULL OR expires_at <= UTC_TIMESTAMP(6)) AND shared = 0 AND doubt_until <= UTC_TIMESTAMP(6) AND {takes_writes}

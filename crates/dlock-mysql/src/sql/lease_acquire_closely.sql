@@ -30,4 +30,4 @@ UPDATE {prefix}locks SET
   expires_at = IF(fence > token OR owner = ? AND expires_at > UTC_TIMESTAMP(6),
     UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, expires_at),
   token = fence
-WHERE name = ?
+WHERE name = ? AND {takes_writes}

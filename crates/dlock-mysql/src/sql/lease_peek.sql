@@ -2,4 +2,4 @@
 -- arguments  name, attempt
 -- returns    no row when not; else microseconds until the holder's lease ends
 SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) FROM {prefix}locks
-WHERE name = ? AND owner <> ? AND expires_at > UTC_TIMESTAMP(6)
+WHERE name = ? AND owner <> ? AND expires_at > UTC_TIMESTAMP(6) AND {takes_writes}

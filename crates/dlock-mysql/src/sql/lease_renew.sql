@@ -2,4 +2,4 @@
 -- arguments  names, attempts
 -- returns    affected rows
 UPDATE {prefix}locks SET expires_at = UTC_TIMESTAMP(6) + INTERVAL lease_us MICROSECOND
-WHERE name IN ({list}) AND owner IN ({list}) AND expires_at > UTC_TIMESTAMP(6)
+WHERE name IN ({list}) AND owner IN ({list}) AND expires_at > UTC_TIMESTAMP(6) AND {takes_writes}

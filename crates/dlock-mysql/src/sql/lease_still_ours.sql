@@ -2,4 +2,4 @@
 -- arguments  names, attempts
 -- returns    attempts
 SELECT owner FROM {prefix}locks
-WHERE name IN ({list}) AND owner IN ({list}) AND expires_at > UTC_TIMESTAMP(6)
+WHERE name IN ({list}) AND owner IN ({list}) AND expires_at > UTC_TIMESTAMP(6) AND {takes_writes}

@@ -4,4 +4,4 @@
 -- returns    affected rows: 0 when there is no such row
 UPDATE {prefix}locks SET doubt_until = UTC_TIMESTAMP(6) + INTERVAL 5 MINUTE,
   expires_at = IF(owner = ?, UTC_TIMESTAMP(6), expires_at), owner = IF(owner = ?, NULL, owner)
-WHERE name = ?
+WHERE name = ? AND {takes_writes}

@@ -7,7 +7,7 @@
 -- in use while we wait for it has a new time when we get it, and stays.
 SET @dlock_last = (SELECT MAX(name) FROM (SELECT name FROM {prefix}locks WHERE name > @dlock_after ORDER BY name LIMIT 500) part);
 START TRANSACTION;
-SELECT v FROM {prefix}meta WHERE k = 'fence' FOR UPDATE;
+SELECT v FROM {prefix}meta WHERE k = 'fence' AND {takes_writes} FOR UPDATE;
 SET @dlock_floor = (SELECT MAX(fence) FROM {prefix}locks WHERE name > @dlock_after AND name <= @dlock_last);
 UPDATE {prefix}meta SET v = GREATEST(v, COALESCE(@dlock_floor, 0)) WHERE k = 'fence';
 DELETE FROM {prefix}locks

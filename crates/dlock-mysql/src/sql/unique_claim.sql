@@ -4,7 +4,7 @@
 -- arguments  name, attempt, lease in microseconds, lease in microseconds, label
 -- returns    affected rows: 1 claimed; 2 ours, and the last insert id is its token; 0 something is in the way, or it has its token
 INSERT INTO {prefix}unique (name, owner, fenced, lease_us, taken_at, expires_at, label)
-VALUES (?, ?, 0, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, ?)
+VALUES (?, ?, 0 * {takes_writes}, ?, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, ?)
 ON DUPLICATE KEY UPDATE
   id = IF(name = VALUES(name) AND owner = VALUES(owner) AND fenced = 0 AND expires_at > UTC_TIMESTAMP(6),
     LAST_INSERT_ID(VALUES(id)), id),

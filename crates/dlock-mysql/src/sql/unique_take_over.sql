@@ -3,4 +3,4 @@
 -- returns    affected rows: 1 when it is ours
 UPDATE {prefix}unique SET owner = ?, fenced = 0, lease_us = ?, taken_at = UTC_TIMESTAMP(6),
   expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, label = ?
-WHERE id = ? AND expires_at <= UTC_TIMESTAMP(6)
+WHERE id = ? AND expires_at <= UTC_TIMESTAMP(6) AND {takes_writes}
