@@ -44,6 +44,15 @@ fn main() -> ExitCode {
             })
         }));
     }
+    if !std::env::args().any(|arg| arg == "--list") {
+        // Their start is no part of a case's time: beside a busy machine it takes longer than all of a case may.
+        for flavor in Flavor::ALL.into_iter().filter(|flavor| flavor.is_tested()) {
+            if let Err(error) = RUNTIME.block_on(server(flavor)) {
+                eprintln!("{}: {error}", flavor.as_str());
+                return ExitCode::FAILURE;
+            }
+        }
+    }
     dlock_conformance::main_all(stores)
 }
 
@@ -94,11 +103,12 @@ fn broken(error: impl std::fmt::Display) -> Error {
 
 impl Store {
     fn with_mode(&self, url: &str) -> String {
-        // Each mode has its own tables, as if the server were another one.
+        // Each mode has its own tables, as if the server were another one. A process that is stalled for longer than the validity loses its
+        // holds in earnest, so it is longer than a busy machine stalls.
         let mode = self.mode;
         with(
             url,
-            &format!("mode={mode}&table_prefix=c_{mode}_&session_validity=2s"),
+            &format!("mode={mode}&table_prefix=c_{mode}_&session_validity=3s"),
         )
     }
 
@@ -133,7 +143,7 @@ impl Harness for Store {
     fn timings(&self) -> Timings {
         match self.mode {
             "lease" | "unique" => Timings::default(),
-            _ => Timings::default().tolerance(Duration::from_secs(3)),
+            _ => Timings::default().tolerance(Duration::from_secs(4)),
         }
     }
 

@@ -27,6 +27,7 @@ on_both!(
     sweep_goes_in_parts_and_finds_all,
     tables_without_a_prefix_may_be_called_like_words_of_sql,
     lease_cycle_is_two_statements_and_a_renewal_one,
+    waiters_ask_seldom_while_a_hold_is_long,
     server_that_logs_statements_is_good_for_all_modes_but_session,
 );
 
@@ -223,6 +224,61 @@ async fn lease_cycle_is_two_statements_and_a_renewal_one(flavor: Flavor) {
     );
     for guard in held {
         free(guard).await;
+    }
+}
+
+/// How many statements the server has carried out, this one too.
+async fn questions(conn: &mut mysql_async::Conn) -> u64 {
+    let row: Option<(String, u64)> = conn
+        .query_first("SHOW GLOBAL STATUS LIKE 'Questions'")
+        .await
+        .expect("status");
+    row.expect("a row").1
+}
+
+/// A crowd that waits for a long hold must not cost the server a core: counted at the server.
+async fn waiters_ask_seldom_while_a_hold_is_long(flavor: Flavor) {
+    const WAITERS: usize = 64;
+    let server = flavor.start().await.expect("a server");
+    let mut conn = connection(&server.url()).await;
+    for (mode, table) in [("lease", "dlock_locks"), ("unique", "dlock_unique")] {
+        let url = with(&url(&server, mode), "connections=1");
+        let guard = lock(&client(&url).await, "long").await;
+        let old = format!(
+            "UPDATE {table} SET taken_at = taken_at - INTERVAL 1 MINUTE WHERE name = 'long'"
+        );
+        conn.query_drop(old).await.expect("an older hold");
+        let mut clients = Vec::new();
+        for _ in 0..WAITERS {
+            clients.push(client(&url).await);
+        }
+        let waits = clients.iter().map(|locks| {
+            let mutex = locks.mutex("long").expect("a name");
+            tokio::spawn(async move { free(mutex.lock().await.expect("the lock")).await })
+        });
+        let waits: Vec<_> = waits.collect();
+        soon("all wait", async {
+            while clients.iter().any(|locks| locks.stats().waiting == 0) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await;
+        // The first question of each, and the one that tells how old the hold is.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (before, started) = (questions(&mut conn).await, std::time::Instant::now());
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let statements = questions(&mut conn).await - before;
+        let rate = statements as f64 / started.elapsed().as_secs_f64();
+        assert!(
+            rate < 280.0,
+            "{mode}: {rate:.0} statements/s of {WAITERS} waiters"
+        );
+        free(guard).await;
+        // Each of them gets it, one after the other.
+        let all = futures::future::join_all(waits);
+        for waited in soon("all had it", all).await {
+            waited.expect("no panic");
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod renew;
 mod schema;
 mod server;
 mod unique;
+mod wait;
 
 pub use backend::MySqlBackend;
 pub use config::{Config, LockMode};

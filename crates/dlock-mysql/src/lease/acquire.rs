@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, Busy, Lease, Request};
+use dlock_core::backend::{Lease, Request};
 use dlock_core::{ErrorKind, Mode, Name};
 
 use super::LeaseLocks;
 use crate::connect::{Arg, Job};
 use crate::error::Trouble;
 use crate::key::micros;
+use crate::wait::{InTheWay, Tried};
 
 /// In the answer of `lease_acquire_closely.sql`: others hold the lock, and the rest is the time until their lease ends.
 const BUSY: u64 = 1 << 62;
@@ -20,7 +21,7 @@ const BIND: &str = "SET @dlock_name = ?, @dlock_attempt = ?, @dlock_permits = ?,
 
 impl LeaseLocks {
     /// Takes the lock alone: one statement when it is free. What else there may be is told by a second one.
-    pub(super) async fn take(&self, request: &Request) -> Result<Attempt, Trouble> {
+    pub(super) async fn take(&self, request: &Request) -> Result<Tried, Trouble> {
         let attempt = request.attempt();
         let owner = Arg::from(attempt.as_uuid().as_bytes().as_slice());
         let (label, name) = (
@@ -31,10 +32,10 @@ impl LeaseLocks {
         let limit = request.trip_timeout();
         if request.is_contended() {
             // One that waits looks first: an update would lock the row, and keep its holder from giving it back.
-            let args = [name.clone(), owner.clone()];
+            let args = [name.clone(), owner.clone(), name.clone(), owner.clone()];
             let told = self.link.call(Job::Exec(&self.sql.peek, &args), limit);
-            if let Some(left) = told.await?.answer.first_number() {
-                return Ok(busy(Some(Duration::from_micros(left))));
+            if let Some(line) = told.await?.answer.rows.first() {
+                return Ok(busy(line.number(0), line.number(1)));
             }
         }
         let args = [
@@ -49,7 +50,7 @@ impl LeaseLocks {
         let told = self.link.call(acquire, limit).await?;
         if told.answer.affected == 1 {
             let lease = Lease::new(request, sent).with_token(told.answer.id);
-            return Ok(Attempt::Held(lease));
+            return Ok(Tried::Held(lease));
         }
         let args = [
             owner.clone(),
@@ -68,12 +69,12 @@ impl LeaseLocks {
             if id == 0 {
                 self.first_use(request.name(), limit).await?;
             } else if id & BUSY == 0 {
-                return Ok(Attempt::Held(Lease::new(request, sent).with_token(id)));
+                return Ok(Tried::Held(Lease::new(request, sent).with_token(id)));
             } else if id & ABANDONED != 0 {
                 return Err(abandoned());
             } else {
-                let left = Duration::from_micros(id & !BUSY);
-                return Ok(busy((!left.is_zero()).then_some(left)));
+                let left = id & !BUSY;
+                return Ok(busy((left > 0).then_some(left), None));
             }
         }
         Err(no_row())
@@ -84,7 +85,7 @@ impl LeaseLocks {
         &self,
         request: &Request,
         permits: u32,
-    ) -> Result<Attempt, Trouble> {
+    ) -> Result<Tried, Trouble> {
         let attempt = request.attempt();
         let args = [
             request.name().as_str().into(),
@@ -105,7 +106,7 @@ impl LeaseLocks {
                 return Err(Trouble::strange("nothing"));
             };
             if let Some(token) = line.number(1) {
-                return Ok(Attempt::Held(Lease::new(request, sent).with_token(token)));
+                return Ok(Tried::Held(Lease::new(request, sent).with_token(token)));
             }
             if line.number(2) != Some(0) {
                 return Err(abandoned());
@@ -119,7 +120,8 @@ impl LeaseLocks {
                     .await?;
                 continue;
             }
-            return Ok(busy(line.number(4).map(Duration::from_micros)));
+            let age = line.number(5).into_iter().chain(line.number(6)).min();
+            return Ok(busy(line.number(4), age));
         }
         Err(no_row())
     }
@@ -170,8 +172,12 @@ impl LeaseLocks {
 /// A row can be swept between its making and its use, but hardly this often.
 const FIRST_USES: usize = 5;
 
-fn busy(retry_after: Option<Duration>) -> Attempt {
-    Attempt::Busy(Busy { retry_after })
+/// Times in microseconds.
+fn busy(left: Option<u64>, age: Option<u64>) -> Tried {
+    Tried::Busy(InTheWay {
+        left: left.map(Duration::from_micros),
+        age: age.map(Duration::from_micros),
+    })
 }
 
 fn abandoned() -> Trouble {

@@ -20,9 +20,7 @@ use crate::config::Config;
 use crate::connect::Link;
 use crate::error::Trouble;
 use crate::server::Setup;
-
-/// The longest pause between two questions of a waiter.
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+use crate::wait::{self, SHORT_HOLDS, Tried, Tries};
 
 #[derive(Debug)]
 pub(crate) struct LeaseLocks {
@@ -39,7 +37,7 @@ impl LeaseLocks {
         let mut capabilities = Capabilities::new("mysql");
         capabilities.fencing = true;
         capabilities.wake_up = WakeUp::Poll {
-            longest: LONGEST_PAUSE,
+            longest: SHORT_HOLDS,
         };
         capabilities.liveness = Liveness::Lease;
         capabilities.reach = Reach::Network;
@@ -69,6 +67,22 @@ impl LeaseLocks {
 }
 
 #[async_trait]
+impl Tries for LeaseLocks {
+    async fn attempt(&self, request: &Request) -> Result<Tried, Trouble> {
+        match request.mode() {
+            Mode::Exclusive => self.take(request).await,
+            Mode::Shared => self.take_part(request, 0).await,
+            Mode::Permit { limit } => self.take_part(request, limit).await,
+            other => Err(Trouble::new(
+                ErrorKind::Unsupported,
+                format!("this backend does not know the mode \"{other}\": update it"),
+            )
+            .unsent()),
+        }
+    }
+}
+
+#[async_trait]
 impl Backend for LeaseLocks {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -79,17 +93,11 @@ impl Backend for LeaseLocks {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
-        Ok(match request.mode() {
-            Mode::Exclusive => self.take(request).await?,
-            Mode::Shared => self.take_part(request, 0).await?,
-            Mode::Permit { limit } => self.take_part(request, limit).await?,
-            other => {
-                return Err(dlock_core::Error::new(
-                    dlock_core::ErrorKind::Unsupported,
-                    format!("this backend does not know the mode \"{other}\": update it"),
-                ));
-            }
-        })
+        Ok(self.attempt(request).await?.into())
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+        Ok(wait::poll(self, request).await?)
     }
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {

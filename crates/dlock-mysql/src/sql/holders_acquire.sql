@@ -1,7 +1,8 @@
 -- Takes a shared hold or a permit. One request of several statements, so that a client that dies never leaves the transaction open.
 -- variables  @dlock_name, @dlock_attempt, @dlock_permits (0: shared), @dlock_label, @dlock_lease (microseconds)
 -- returns    one row in the last result: whether the row of the name exists; our token, if held; whether the attempt was abandoned;
---            another limit that is in use; microseconds until the exclusive holder's lease ends
+--            another limit that is in use; microseconds until the exclusive holder's lease ends; microseconds since the exclusive
+--            holder came, and since the last of the others did
 --
 -- The row of the name is locked first, by everybody who takes the lock in any mode. Its time is set to now, so that a sweep that waits
 -- for it does not take it for unused.
@@ -27,5 +28,8 @@ SELECT (SELECT COUNT(*) FROM {prefix}locks WHERE name = @dlock_name),
   (SELECT COUNT(*) FROM {prefix}abandoned WHERE attempt = @dlock_attempt),
   (SELECT MAX(permits) FROM {prefix}holders WHERE name = @dlock_name AND permits > 0 AND permits <> @dlock_permits),
   (SELECT TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), expires_at) FROM {prefix}locks
-    WHERE name = @dlock_name AND owner IS NOT NULL AND expires_at > UTC_TIMESTAMP(6));
+    WHERE name = @dlock_name AND owner IS NOT NULL AND expires_at > UTC_TIMESTAMP(6)),
+  (SELECT TIMESTAMPDIFF(MICROSECOND, taken_at, UTC_TIMESTAMP(6)) FROM {prefix}locks
+    WHERE name = @dlock_name AND owner IS NOT NULL AND expires_at > UTC_TIMESTAMP(6)),
+  (SELECT TIMESTAMPDIFF(MICROSECOND, MAX(taken_at), UTC_TIMESTAMP(6)) FROM {prefix}holders WHERE name = @dlock_name);
 COMMIT

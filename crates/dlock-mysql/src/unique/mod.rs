@@ -1,0 +1,184 @@
+//! Mode `unique`: a row while the lock is held, none while it is free (R50).
+
+mod acquire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::{
+    Capabilities, ErrorKind, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
+};
+
+use crate::config::Config;
+use crate::connect::{Arg, Job, Link};
+use crate::error::Trouble;
+use crate::inspect::{lock, locks};
+use crate::key::micros;
+use crate::renew::{Extend, renewal};
+use crate::schema::guarded;
+use crate::server::Setup;
+use crate::wait::{self, SHORT_HOLDS, Tried, Tries};
+
+#[derive(Debug)]
+pub(crate) struct UniqueLocks {
+    link: Arc<Link>,
+    sql: Statements,
+    limit: Duration,
+    capabilities: Capabilities,
+    identity: String,
+}
+
+#[derive(Debug)]
+struct Statements {
+    claim: String,
+    look: String,
+    take_over: String,
+    release: String,
+    abandon: String,
+    forget: String,
+    inspect: String,
+    list: String,
+    end: String,
+    sweep: String,
+    extend: Extend,
+}
+
+impl UniqueLocks {
+    pub(crate) fn new(link: Arc<Link>, config: &Config, setup: &Setup) -> Self {
+        let mut capabilities = Capabilities::new("mysql");
+        capabilities.fencing = true;
+        capabilities.wake_up = WakeUp::Poll {
+            longest: SHORT_HOLDS,
+        };
+        capabilities.liveness = Liveness::Lease;
+        capabilities.reach = Reach::Network;
+        capabilities.inspect = true;
+        capabilities.break_lock = true;
+        capabilities.durability = "a hold is a committed row: it survives a restart of the server as far as \
+             innodb_flush_log_at_trx_commit allows, and a fail-over as far as the replica has received it";
+        let prefix = &config.table_prefix;
+        let one = |sql: &str| guarded(sql, prefix, setup.takes_writes);
+        Self {
+            link,
+            sql: Statements {
+                claim: one(include_str!("../sql/unique_claim.sql")),
+                look: one(include_str!("../sql/unique_look.sql")),
+                take_over: one(include_str!("../sql/unique_take_over.sql")),
+                release: one(include_str!("../sql/unique_release.sql")),
+                abandon: one(include_str!("../sql/unique_abandon.sql")),
+                forget: one(include_str!("../sql/unique_forget.sql")),
+                inspect: one(include_str!("../sql/unique_inspect.sql")),
+                list: one(include_str!("../sql/unique_list.sql")),
+                end: one(include_str!("../sql/unique_break.sql")),
+                sweep: one(include_str!("../sql/unique_sweep.sql")),
+                extend: Extend::new(
+                    &one(include_str!("../sql/unique_renew.sql")),
+                    &one(include_str!("../sql/unique_still_ours.sql")),
+                ),
+            },
+            limit: config.answer_timeout,
+            capabilities,
+            identity: config.identity_text(),
+        }
+    }
+
+    pub(crate) async fn rehearse(&self) -> Result<(), Trouble> {
+        let mut hot = vec![self.sql.claim.as_str(), &self.sql.release, &self.sql.look];
+        hot.extend(self.sql.extend.of_one());
+        self.link.rehearse(&hot).await
+    }
+
+    async fn exec(&self, sql: &str, args: &[Arg<'_>]) -> Result<crate::connect::Told, Trouble> {
+        self.link.call(Job::Exec(sql, args), self.limit).await
+    }
+
+    async fn free(&self, lease: &Lease) -> Result<Released, Trouble> {
+        let attempt = lease.attempt();
+        let id = lease.token().map_or(0, u64::from);
+        let args: [Arg<'_>; 3] = [
+            id.into(),
+            attempt.as_uuid().as_bytes().as_slice().into(),
+            lease.name().as_str().into(),
+        ];
+        let told = self.exec(&self.sql.release, &args).await?;
+        match (told.answer.affected, told.again) {
+            (0, false) => Ok(Released::AlreadyLost),
+            // A first try, whose answer was lost, may have freed it.
+            (0, true) => Err(Trouble::new(
+                ErrorKind::Unreachable,
+                "the connection broke before the answer came",
+            )),
+            _ => Ok(Released::Freed),
+        }
+    }
+
+    pub(crate) async fn sweep(&self, unused: Duration) -> Result<u64, Trouble> {
+        let told = self.exec(&self.sql.sweep, &[micros(unused).into()]).await?;
+        Ok(told.answer.affected)
+    }
+}
+
+#[async_trait]
+impl Tries for UniqueLocks {
+    async fn attempt(&self, request: &Request) -> Result<Tried, Trouble> {
+        self.take(request).await
+    }
+}
+
+#[async_trait]
+impl Backend for UniqueLocks {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        Ok(self.take(request).await?.into())
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+        Ok(wait::poll(self, request).await?)
+    }
+
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        let all: Vec<&Lease> = leases.iter().map(Arc::as_ref).collect();
+        let found = self.sql.extend.run(&self.link, &all, self.limit).await;
+        leases.iter().map(|lease| renewal(&found, lease)).collect()
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<Released> {
+        Ok(self.free(lease).await?)
+    }
+
+    async fn abandon(&self, request: &Request) -> Result<()> {
+        Ok(self.undo(request).await?)
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
+        let told = self
+            .exec(&self.sql.inspect, &[name.as_str().into()])
+            .await?;
+        Ok(lock(name, &told.answer.rows))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        let args = [prefix.into(), (prefix.len() as u64).into(), prefix.into()];
+        let told = self.exec(&self.sql.list, &args).await?;
+        Ok(locks(&told.answer.rows))
+    }
+
+    async fn break_lock(&self, name: &Name) -> Result<bool> {
+        let told = self.exec(&self.sql.end, &[name.as_str().into()]).await?;
+        Ok(told.answer.affected > 0 || told.again)
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.link.close().await;
+        Ok(())
+    }
+}
