@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::ErrorKind;
 use dlock_core::backend::Backoff;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::value::{Answer, Arg};
 use super::wire::Wire;
@@ -17,6 +17,8 @@ use crate::error::Trouble;
 const ASK_AFTER: Duration = Duration::from_secs(5);
 /// When a call takes this long before it is given up, the idle connections are not trusted either.
 const SUSPICIOUS: Duration = Duration::from_millis(250);
+/// How much longer a connection may take to be made whose caller has given up.
+const UNWANTED: Duration = Duration::from_secs(2);
 const SHORTEST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_millis(50);
 
@@ -48,8 +50,8 @@ impl Job<'_> {
 #[derive(Debug)]
 pub(crate) struct Link {
     pool: Arc<Pool>,
-    /// Bounds how many there are.
-    permits: Semaphore,
+    /// Bounds how many there are, those included that are being made.
+    permits: Arc<Semaphore>,
 }
 
 #[derive(Debug)]
@@ -65,7 +67,7 @@ struct Pool {
 impl Link {
     pub(crate) fn new(config: Config, setup: String) -> Self {
         Self {
-            permits: Semaphore::new(config.connections),
+            permits: Arc::new(Semaphore::new(config.connections)),
             pool: Arc::new(Pool {
                 config,
                 setup,
@@ -123,11 +125,11 @@ impl Link {
         let mut backoff = Backoff::new(SHORTEST_RETRY, LONGEST_RETRY);
         let mut again = false;
         loop {
-            let Ok(permit) = self.permits.acquire().await else {
+            let Ok(permit) = self.permits.clone().acquire_owned().await else {
                 return Err(if again { closed().in_doubt() } else { closed() });
             };
-            let (mut wire, fresh) = self
-                .wire()
+            let (mut wire, fresh, permit) = self
+                .wire(permit)
                 .await
                 .map_err(|trouble| if again { trouble.in_doubt() } else { trouble })?;
             match job.run(&mut wire).await {
@@ -159,29 +161,42 @@ impl Link {
     }
 
     /// An idle connection, or a new one (`true`).
-    async fn wire(&self) -> Result<(Wire, bool), Trouble> {
+    async fn wire(
+        &self,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<(Wire, bool, OwnedSemaphorePermit), Trouble> {
         if self.pool.is_closed() {
             return Err(closed());
         }
         let idle = self.pool.idle().pop();
         if let Some(mut wire) = idle {
             if wire.idle_for() < ASK_AFTER || wire.ping().await.is_ok() {
-                return Ok((wire, false));
+                return Ok((wire, false, permit));
             }
             self.forget_idle();
         }
         // In a task of its own: a caller that gives up must not make the next one begin again. With a slow server or a short limit
-        // there would never be a connection.
-        let (give, get) = oneshot::channel();
+        // there would never be a connection. The permit goes with it, or a server that stalls would get a connection from every caller
+        // that gave up; so it must not last, or the first callers after the stall would wait for it.
+        let (mut give, get) = oneshot::channel();
         let pool = self.pool.clone();
         tokio::spawn(async move {
-            let opened = pool.open().await;
-            if let Err(Ok(unwanted)) = give.send(opened) {
+            let mut opens = std::pin::pin!(pool.open());
+            let opened = tokio::select! {
+                biased;
+                opened = &mut opens => opened,
+                () = give.closed() => match tokio::time::timeout(UNWANTED, opens).await {
+                    Ok(opened) => opened,
+                    Err(_) => return,
+                },
+            };
+            if let Err((Ok(unwanted), permit)) = give.send((opened, permit)) {
                 pool.put(unwanted);
+                drop(permit);
             }
         });
         match get.await {
-            Ok(opened) => Ok((opened?, true)),
+            Ok((opened, permit)) => Ok((opened?, true, permit)),
             Err(_) => Err(closed()),
         }
     }
