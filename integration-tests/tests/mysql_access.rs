@@ -12,8 +12,9 @@ mod mysql_support;
 
 use std::time::{Duration, Instant};
 
+use dlock_core::backend::Backend;
 use dlock_core::{ErrorKind, Locks};
-use dlock_mysql::{Config, LockMode, migration};
+use dlock_mysql::{Config, LockMode, MySqlBackend, migration};
 use integration_tests::{Flavor, Folder, MySql, MySqlServer};
 use mysql_support::*;
 use tokio::io::AsyncWriteExt;
@@ -200,7 +201,8 @@ fn certificates(folder: &Folder) {
         let ca = ca.expect("a CA");
         std::fs::write(folder.file(&format!("{authority}.pem")), ca.pem()).expect("a file");
         for name in ["server", "client"] {
-            let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+            // By its address alone: by its name it is another one.
+            let names = vec!["127.0.0.1".to_owned()];
             let key = KeyPair::generate().expect("a key");
             let mut params = CertificateParams::new(names).expect("names");
             params.distinguished_name.push(DnType::CommonName, name);
@@ -249,6 +251,18 @@ async fn certificates_of_both_sides_are_checked(flavor: Flavor) {
             locks.close().await.expect("closed");
         }
     }
+    // Encrypted, with whoever answers.
+    for parameters in ["tls=unverified", "tls=unverified&mode=session"] {
+        let backend = connect("tls", parameters).await.expect("any certificate");
+        backend.close().await.expect("closed");
+    }
+    let stranger = |of: &str| {
+        format!(
+            "{of}&cert={}&key={}",
+            file("stranger-client.pem"),
+            file("stranger-client.key")
+        )
+    };
     for (user, parameters, expected) in [
         // It takes no one without TLS.
         ("tls", "connect_timeout=2s".to_owned(), "login"),
@@ -259,20 +273,35 @@ async fn certificates_of_both_sides_are_checked(flavor: Flavor) {
             "certificate",
         ),
         ("tls", "tls=true".to_owned(), "certificate"),
-        // It wants a certificate of ours.
+        // It wants a certificate of ours, and one that somebody it trusts has signed; whether ours is checked or not.
         ("known", ca.clone(), "login"),
+        ("known", "tls=unverified".to_owned(), "login"),
+        ("known", stranger(&ca), "refused our certificate"),
+        (
+            "known",
+            stranger("tls=unverified"),
+            "refused our certificate",
+        ),
         (
             "tls",
             "tls=true&ca=/no/such/file".to_owned(),
             "/no/such/file",
         ),
     ] {
-        let error = connect(user, &parameters).await.expect_err(expected);
-        let kind = error.kind();
-        assert!(
-            matches!(kind, ErrorKind::Denied | ErrorKind::Invalid),
-            "{kind:?} {error}"
-        );
-        assert!(error.to_string().contains(expected), "{error}");
+        refused(connect(user, &parameters).await, expected);
     }
+    // The right certificate, of a server that we call by another name.
+    let named = with(&server.url().replace("127.0.0.1", "localhost"), &ca);
+    let named = config(&named).user("tls").password("tls").connect().await;
+    refused(named, "certificate");
+}
+
+fn refused(outcome: dlock_core::Result<MySqlBackend>, expected: &str) {
+    let error = outcome.expect_err(expected);
+    let kind = error.kind();
+    assert!(
+        matches!(kind, ErrorKind::Denied | ErrorKind::Invalid),
+        "{kind:?} {error}"
+    );
+    assert!(error.to_string().contains(expected), "{expected}: {error}");
 }

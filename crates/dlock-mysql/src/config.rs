@@ -16,6 +16,16 @@ const DEFAULT_PORT: u16 = 3306;
 const SHORTEST_VALIDITY: Duration = Duration::from_millis(500);
 const LONGEST_VALIDITY: Duration = Duration::from_secs(86_400);
 
+/// Whether the connection is encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tls {
+    Off,
+    /// With a server whose certificate somebody we trust has signed.
+    Verified,
+    /// With whoever answers.
+    Unverified,
+}
+
 /// Where the database is, and how its locks are kept.
 ///
 /// ```
@@ -43,7 +53,7 @@ pub struct Config {
     pub(crate) answer_timeout: Duration,
     pub(crate) session_validity: Duration,
     pub(crate) max_sessions: usize,
-    pub(crate) tls: bool,
+    pub(crate) tls: Tls,
     pub(crate) ca: Option<PathBuf>,
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
@@ -74,7 +84,7 @@ impl Config {
             answer_timeout: Duration::from_secs(5),
             session_validity: Duration::from_secs(3),
             max_sessions: 64,
-            tls: false,
+            tls: Tls::Off,
             ca: None,
             identity: None,
         }
@@ -154,7 +164,15 @@ impl Config {
 
     /// Whether the connection must be encrypted (feature `tls`). Default: no. The server's certificate is checked.
     pub fn tls(mut self, on: bool) -> Self {
-        self.tls = on;
+        self.tls = if on { Tls::Verified } else { Tls::Off };
+        self
+    }
+
+    /// Encrypts the connection **without checking who the server is** (feature `tls`): whoever can put themselves between this program and
+    /// the server reads and changes everything, locks and password included. It keeps out those who only listen. For a server whose
+    /// certificate nobody has signed, [`ca`](Self::ca) with that certificate is the right way.
+    pub fn tls_unverified(mut self) -> Self {
+        self.tls = Tls::Unverified;
         self
     }
 
@@ -212,12 +230,17 @@ impl Config {
                 "session_validity is {validity:?}: it must be from {SHORTEST_VALIDITY:?} to a day"
             )));
         }
-        if !cfg!(feature = "tls") && self.tls {
+        if !cfg!(feature = "tls") && self.tls != Tls::Off {
             return Err(Error::invalid(
                 "tls is set, but this program was built without it: enable the feature \"tls\" of the crate dlock-mysql",
             ));
         }
-        if !self.tls && (self.ca.is_some() || self.identity.is_some()) {
+        if self.tls == Tls::Unverified && self.ca.is_some() {
+            return Err(Error::invalid(
+                "tls=unverified trusts every server, and ca says which ones to trust: set tls=true, or leave ca out",
+            ));
+        }
+        if self.tls == Tls::Off && (self.ca.is_some() || self.identity.is_some()) {
             return Err(Error::invalid(
                 "ca, cert and key are for TLS: set tls=true, or leave them out",
             ));

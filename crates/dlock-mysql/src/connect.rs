@@ -16,6 +16,8 @@ pub(crate) use self::link::{Job, Link, Told};
 pub(crate) use self::value::{Answer, Arg, Line};
 pub(crate) use self::wire::Wire;
 use crate::config::Config;
+#[cfg(feature = "tls")]
+use crate::config::Tls;
 
 /// The named lock of a connection that carries a hold.
 pub(crate) fn call_sign(key: u64) -> String {
@@ -40,7 +42,7 @@ pub(crate) fn opts(config: &Config, setup: &str) -> Opts {
         .stmt_cache_size(0)
         .setup(vec![setup.to_owned()]);
     #[cfg(feature = "tls")]
-    let builder = builder.ssl_opts(config.tls.then(|| tls_opts(config)));
+    let builder = builder.ssl_opts((config.tls != Tls::Off).then(|| tls_opts(config)));
     Opts::from(builder)
 }
 
@@ -49,7 +51,10 @@ fn tls_opts(config: &Config) -> mysql_async::SslOpts {
     // The client takes the process's cryptography, and panics if none is chosen and a further crate of the program has brought a
     // second one. What the program has chosen stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut tls = mysql_async::SslOpts::default();
+    let unverified = config.tls == Tls::Unverified;
+    let mut tls = mysql_async::SslOpts::default()
+        .with_danger_accept_invalid_certs(unverified)
+        .with_danger_skip_domain_validation(unverified);
     if let Some(ca) = &config.ca {
         tls = tls
             .with_root_certs(vec![ca.clone().into()])

@@ -157,7 +157,10 @@ impl From<MySqlError> for Trouble {
                 trouble
             }
             #[cfg(feature = "tls")]
-            MySqlError::Io(IoError::Io(io)) if is_certificate(io) => untrusted(&text),
+            MySqlError::Io(IoError::Io(io)) if tls_error(io).is_some() => match tls_error(io) {
+                Some(rustls::Error::AlertReceived(_)) => refused_by_them(&text),
+                _ => untrusted(&text),
+            },
             MySqlError::Io(IoError::Io(io)) => {
                 let advice = match io.kind() {
                     std::io::ErrorKind::ConnectionRefused => {
@@ -188,9 +191,20 @@ impl From<MySqlError> for Trouble {
 
 /// A failed handshake comes as an error of the stream, with its own error inside.
 #[cfg(feature = "tls")]
-fn is_certificate(io: &std::io::Error) -> bool {
-    io.get_ref()
-        .is_some_and(|inner| inner.downcast_ref::<rustls::Error>().is_some())
+fn tls_error(io: &std::io::Error) -> Option<&rustls::Error> {
+    io.get_ref().and_then(|inner| inner.downcast_ref())
+}
+
+/// It is the server that ended the handshake.
+#[cfg(feature = "tls")]
+fn refused_by_them(text: &str) -> Trouble {
+    Trouble::new(
+        ErrorKind::Denied,
+        with_advice(
+            "the server refused our certificate, or our kind of TLS: has somebody it trusts signed what the settings cert and key give?",
+            text,
+        ),
+    )
 }
 
 #[cfg(feature = "tls")]
@@ -199,7 +213,7 @@ fn untrusted(text: &str) -> Trouble {
         ErrorKind::Denied,
         with_advice(
             "no TLS with this server: nobody we trust has signed its certificate, or it is for another name. One that the server made \
-             for itself must be given as the setting ca",
+             for itself must be given as the setting ca; tls=unverified takes any, and whoever offers it",
             text,
         ),
     )

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use dlock_core::backend::BackendUrl;
 use dlock_core::{Error, Operation, Result};
 
-use super::{Config, LockMode};
+use super::{Config, LockMode, Tls};
 
 const PARAMETERS: &[&str] = &[
     "answer_timeout",
@@ -99,13 +99,20 @@ impl Config {
         if let Some(prefix) = url.take("table_prefix")? {
             self.table_prefix = prefix;
         }
-        for (key, setting) in [
-            ("create_tables", &mut self.create_tables),
-            ("tls", &mut self.tls),
-        ] {
-            if let Some(on) = url.take(key)? {
-                *setting = on;
-            }
+        if let Some(on) = url.take("create_tables")? {
+            self.create_tables = on;
+        }
+        if let Some(tls) = url.take::<String>("tls")? {
+            self.tls = match tls.as_str() {
+                "true" => Tls::Verified,
+                "false" => Tls::Off,
+                "unverified" => Tls::Unverified,
+                other => {
+                    return Err(Error::invalid(format!(
+                        "the URL's parameter tls={other:?} is wrong: it is true, false, or unverified (encrypted, but with whoever answers)"
+                    )));
+                }
+            };
         }
         for (key, setting) in [
             ("connections", &mut self.connections),
@@ -200,6 +207,11 @@ mod tests {
             ("mysql://u:s3cret@h/d?connect_timeout=0s", "at least 1ms"),
             ("mysql://u:s3cret@h/d?cert=c", "belong together"),
             ("mysql://u:s3cret@h/d?ca=c", "are for TLS"),
+            ("mysql://u:s3cret@h/d?tls=yes", "true, false, or unverified"),
+            (
+                "mysql://u:s3cret@h/d?tls=unverified&ca=c",
+                "trusts every server",
+            ),
         ] {
             let text = Config::from_url(url).expect_err(url).to_string();
             assert!(text.contains(expected), "{text}");
