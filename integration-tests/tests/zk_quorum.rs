@@ -97,3 +97,60 @@ async fn hold_is_not_renewed_on_the_word_of_a_follower_without_its_leader() {
     assert!(answer.contains("Mode: follower"), "{answer}");
     others.iter().for_each(|member| member.thaw());
 }
+
+/// A `sync` is answered by the leader alone, also by one whose followers have chosen another meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hold_is_not_renewed_on_the_word_of_a_leader_without_its_followers() {
+    let ensemble = patient(3).await;
+    let leader = ensemble.leader().await.expect("a leader");
+    let locks = client(&(leader.url() + "?session=4s")).await;
+    let guard = lock(&locks, "a").await;
+    renewed(&locks).await;
+    let followers = ensemble.members().iter();
+    let followers: Vec<_> = followers
+        .filter(|member| member.port() != leader.port())
+        .collect();
+    followers.iter().for_each(|member| member.freeze());
+    // It bears with them for 20 s.
+    let reason = timeout(Duration::from_secs(8), guard.lost()).await;
+    let answer = leader.four_letter_word("srvr").await.expect("srvr");
+    followers.iter().for_each(|member| member.thaw());
+    assert_eq!(reason.expect("told"), LossReason::Expired);
+    assert!(answer.contains("Mode: leader"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_is_not_granted_on_the_word_of_a_leader_without_its_followers() {
+    let ensemble = patient(3).await;
+    let leader = ensemble.leader().await.expect("a leader");
+    let proxy = FaultProxy::start(leader.addr()).await.expect("a proxy");
+    let holder = client(&leader.url()).await;
+    let waiter = client(&format!("zk://{}?session=30s", proxy.addr())).await;
+    let guard = lock(&holder, "a").await;
+    let mutex = waiter.mutex("a").expect("a name");
+    let mut waits = tokio::spawn(async move { mutex.lock().await });
+    waiting(&holder, "a", 1).await;
+    watched(leader, 2).await;
+    let admin = Admin::connect(&leader.url()).await;
+    // The one before it goes. It hears of that only after another connection, so that it has to ask.
+    proxy.refuse();
+    proxy.reset_all().await;
+    admin.delete_holder("/dlock/a").await;
+    let followers = ensemble.members().iter();
+    let followers: Vec<_> = followers
+        .filter(|member| member.port() != leader.port())
+        .collect();
+    followers.iter().for_each(|member| member.freeze());
+    proxy.accept();
+    proxy.connections_are(1).await;
+    let early = timeout(Duration::from_secs(2), &mut waits).await;
+    followers.iter().for_each(|member| member.thaw());
+    assert!(early.is_err(), "granted without a majority: {early:?}");
+    let next = timeout(SOON, waits)
+        .await
+        .expect("the waiter")
+        .expect("no panic")
+        .expect("the lock");
+    assert_eq!(next.release().await.expect("release"), Released::Freed);
+    drop(guard);
+}

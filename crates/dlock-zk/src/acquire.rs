@@ -12,7 +12,7 @@ use self::abandon::refuse_abandoned;
 use self::queued::conflict;
 pub(crate) use self::queued::{Node, Queued, Telling, removed};
 use crate::ZkBackend;
-use crate::connect::{Listing, Session, Stat};
+use crate::connect::{Claim, Listing, Session, Stat};
 use crate::error::Fault;
 use crate::queue::{
     Obstacle, Place, State, Verdict, node_data, node_prefix, read_data, verdict, verdict_behind,
@@ -31,12 +31,12 @@ impl ZkBackend {
             match queued.verdict.clone() {
                 Verdict::Held => return Ok(queued.held(request)),
                 Verdict::Conflict(used) => return queued.conflict(request, used).await,
-                Verdict::Wait(obstacle) if obstacle.passing => drop(queued.look(request).await?),
+                Verdict::Wait(obstacle) if obstacle.passing => drop(queued.look().await?),
                 Verdict::Wait(obstacle) if may_share(request.mode(), &obstacle) => {
                     match state_of(&queued.session, &queued.parent, &obstacle).await {
                         Ok(State::Downgraded) => return Ok(queued.held(request)),
                         Ok(_) => break,
-                        Err(Fault::NoNode) => drop(queued.look(request).await?),
+                        Err(Fault::NoNode) => drop(queued.look().await?),
                         Err(fault) => return Err(fault.into()),
                     }
                 }
@@ -51,7 +51,7 @@ impl ZkBackend {
     /// way, a reader for example who may share the lock with those who hold it.
     async fn is_in_vain(&self, request: &Request) -> Result<bool> {
         let session = self.link.session().await?;
-        if self.quiet.is_likely_free(request.name(), session.id()) {
+        if self.quiet.is_likely_free(request.name(), session.line()) {
             return Ok(false);
         }
         let parent = self.lock_path(request.name());
@@ -95,9 +95,11 @@ impl ZkBackend {
         let stem = node_prefix(request.attempt(), request.mode(), tries);
         let prefix = format!("{parent}/{stem}");
         let data = node_data(State::Plain, request.label());
-        if self.quiet.is_likely_free(request.name(), session.id())
+        // Before anything is sent, so that no place of a living attempt is ever unknown.
+        let claim = session.claim(request.attempt());
+        if self.quiet.is_likely_free(request.name(), session.line())
             && let Some(queued) = self
-                .enter_alone(&session, &parent, &stem, &data, request)
+                .enter_alone(&session, &claim, &stem, &data, request)
                 .await?
         {
             return Ok(queued);
@@ -145,9 +147,10 @@ impl ZkBackend {
             {
                 // Only to note who came in between.
                 self.quiet
-                    .is_only(request.name(), session.id(), mine.sequence);
+                    .is_only(request.name(), session.line(), mine.sequence);
                 return Ok(Queued {
                     session,
+                    claim,
                     parent,
                     mine,
                     czxid: stat.czxid,
@@ -165,12 +168,13 @@ impl ZkBackend {
     async fn enter_alone(
         &self,
         session: &Arc<Session>,
-        parent: &str,
+        claim: &Arc<Claim>,
         stem: &str,
         data: &[u8],
         request: &Request,
     ) -> Result<Option<Queued>> {
         session.up().await?;
+        let parent = self.lock_path(request.name());
         let sent = request.now();
         let created = session.create_place(&format!("{parent}/{stem}"), data);
         let (sequence, stat) = match created.await {
@@ -183,7 +187,8 @@ impl ZkBackend {
         };
         let mut queued = Queued {
             session: session.clone(),
-            parent: parent.to_owned(),
+            claim: claim.clone(),
+            parent,
             verdict: Verdict::Held,
             czxid: stat.czxid,
             sent,
@@ -191,8 +196,8 @@ impl ZkBackend {
             mine,
         };
         let sequence = queued.mine.sequence;
-        if !self.quiet.is_only(request.name(), session.id(), sequence) {
-            let all = queued.look(request).await?;
+        if !self.quiet.is_only(request.name(), session.line(), sequence) {
+            let all = queued.look().await?;
             let own = all
                 .places
                 .iter()
@@ -216,12 +221,14 @@ impl ZkBackend {
 
 type Known = (Option<(String, Stat)>, Arc<Listing>, Moment);
 
-/// Reads the queue after the connection broke; `None` when our place is not in it.
+/// Reads the queue after the connection broke, and proves that the session lives; `None` when there is no queue.
 async fn look_up(session: &Arc<Session>, parent: &str, request: &Request) -> Result<Option<Known>> {
     loop {
         session.up().await?;
         let sent = request.now();
-        match session.queue(parent).await {
+        let proven = session.prove();
+        let listed = session.queue(parent);
+        match proven.await.and(listed.await) {
             Ok(all) => return Ok(Some((None, all, sent))),
             Err(Fault::NoNode) => return Ok(None),
             Err(Fault::Broken(_)) => {}

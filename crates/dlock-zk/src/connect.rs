@@ -1,6 +1,7 @@
 //! The client: one session, its connections, and its requests. No other folder knows how ZooKeeper speaks.
 
 mod dial;
+mod ghosts;
 mod greet;
 mod jute;
 mod open;
@@ -16,18 +17,21 @@ mod why;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlock_core::{Error, Result};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
+pub(crate) use self::ghosts::Claim;
+use self::open::Purpose;
 pub(crate) use self::requests::Stat;
 pub(crate) use self::rounds::{Listing, in_order};
 use self::serve::{Ask, Shared, Ticket};
 pub(crate) use self::watches::{Seen, Watch};
 use crate::config::{Access, Config};
 use crate::error::{Fault, disconnected};
+use crate::pace::Pace;
 
 /// What ZooKeeper is asked for.
 pub(crate) mod op {
@@ -46,6 +50,7 @@ pub(crate) mod op {
     pub(crate) const AUTH: i32 = 100;
     pub(crate) const SET_WATCHES: i32 = 101;
     pub(crate) const SASL: i32 = 102;
+    pub(crate) const GET_EPHEMERALS: i32 = 103;
     pub(crate) const CLOSE_SESSION: i32 = -11;
 }
 
@@ -79,6 +84,8 @@ pub(crate) enum Cause {
     Expired,
     /// The server does not accept the credentials, or asks for some.
     AuthFailed,
+    /// No server was heard of for longer than the session lasts. One may still know it.
+    GivenUp,
     /// The session was closed, or its task has ended with its runtime.
     Closed,
     /// A server grants less time to the session than it was made with.
@@ -96,7 +103,7 @@ impl Cause {
     fn is_final(&self) -> bool {
         matches!(
             self,
-            Self::Expired | Self::AuthFailed | Self::Closed | Self::Shortened(_)
+            Self::Expired | Self::GivenUp | Self::AuthFailed | Self::Closed | Self::Shortened(_)
         )
     }
 }
@@ -106,6 +113,7 @@ impl fmt::Display for Cause {
         match self {
             Self::Server(number) => write!(f, "ZooKeeper's error {number}"),
             Self::Expired => f.write_str("the session has expired"),
+            Self::GivenUp => f.write_str("no server was heard of for too long"),
             Self::AuthFailed => f.write_str("authentication failed"),
             Self::Closed => f.write_str("the session was closed"),
             Self::Shortened(ttl) => write!(f, "a server grants only {ttl:?} to the session"),
@@ -126,13 +134,28 @@ enum State {
     Down,
     /// Expired, closed or refused: nothing brings it back.
     Ended(Cause),
-    /// The runtime that kept it alive has ended. Until it expires, it can be taken up again.
-    Orphaned,
+    /// The runtime that kept it alive has ended, at this moment. Until it expires, it can be taken up again.
+    Orphaned(Instant),
 }
 
 impl State {
     fn is_over(&self) -> bool {
-        matches!(self, Self::Ended(_) | Self::Orphaned)
+        matches!(self, Self::Ended(_) | Self::Orphaned(_))
+    }
+
+    /// Whether a session of this time has ended for good. One that was not kept alive for too long is not worth another look: a server that
+    /// was put back to an older copy would never let us take it up.
+    fn is_ended(&self, ttl: Duration) -> bool {
+        match self {
+            Self::Ended(_) => true,
+            Self::Orphaned(since) => since.elapsed() > Pace::of(ttl).gives_up(),
+            Self::Up | Self::Down => false,
+        }
+    }
+
+    /// Whether the server has said that the session is over.
+    fn is_confirmed(&self) -> bool {
+        matches!(self, Self::Ended(Cause::Expired | Cause::Closed))
     }
 }
 
@@ -168,14 +191,30 @@ impl fmt::Debug for Session {
 impl Session {
     /// A new session.
     pub(crate) async fn open(config: &Config) -> Result<Self> {
-        open::open(config, None).await
+        open::open(config, Purpose::New).await
     }
 
     /// The same session in the present runtime; `None` when the server does not know it any more.
     pub(crate) async fn take_up(&self, config: &Config) -> Result<Option<Self>> {
-        match open::open(config, Some(self)).await {
+        self.reopen(config, Purpose::TakeUp(self)).await
+    }
+
+    /// Makes sure that the server has ended it, whatever has become of it here.
+    ///
+    /// # Errors
+    ///
+    /// When that was not confirmed within the connect time-out.
+    pub(crate) async fn bury(&self, config: &Config) -> Result<()> {
+        match self.reopen(config, Purpose::Bury(self)).await? {
+            Some(session) => session.close(config.connect_limit()).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn reopen(&self, config: &Config, purpose: Purpose<'_>) -> Result<Option<Self>> {
+        match open::open(config, purpose).await {
             Ok(session) => Ok(Some(session)),
-            Err(error) if is_expired(&error) => Ok(None),
+            Err(error) if cause_of(&error) == Some(&Cause::Expired) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -185,8 +224,8 @@ impl Session {
         let mut state = self.state.clone();
         drop(self);
         match timeout(limit, state.wait_for(State::is_over)).await {
-            Ok(_) => Ok(()),
-            Err(_) => Err(disconnected()),
+            Ok(Ok(state)) if state.is_confirmed() => Ok(()),
+            _ => Err(disconnected()),
         }
     }
 
@@ -210,7 +249,15 @@ impl Session {
 
     /// Whether it has ended for good, and its nodes with it.
     pub(crate) fn is_ended(&self) -> bool {
-        matches!(*self.state.borrow(), State::Ended(_))
+        self.state.borrow().is_ended(self.ticket.ttl)
+    }
+
+    /// The present connection.
+    pub(crate) fn line(&self) -> Line {
+        Line {
+            session: self.id(),
+            breaks: self.breaks(),
+        }
     }
 
     pub(crate) fn is_alive(&self) -> bool {
@@ -243,12 +290,23 @@ impl Session {
     }
 }
 
-fn is_expired(error: &Error) -> bool {
+/// One connection of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) session: i64,
+    /// How often the connection was lost before.
+    pub(crate) breaks: u64,
+}
+
+/// What the client says, if the error comes from it.
+fn cause_of(error: &Error) -> Option<&Cause> {
     use std::error::Error as _;
-    error
-        .source()
-        .and_then(|source| source.downcast_ref::<Cause>())
-        .is_some_and(|cause| *cause == Cause::Expired)
+    error.source()?.downcast_ref()
+}
+
+/// Whether it is that a server grants less time to the session than it was made with.
+pub(crate) fn is_shortened(error: &Error) -> bool {
+    matches!(cause_of(error), Some(Cause::Shortened(_)))
 }
 
 fn acls(config: &Config) -> Vec<Acl> {
@@ -270,4 +328,42 @@ fn acls(config: &Config) -> Vec<Acl> {
     let grants = config.grants().iter();
     acls.extend(grants.map(|grant| acl(grant.permissions, &grant.scheme, &grant.id)));
     acls
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_without_a_runtime_has_ended_when_no_server_can_know_it() {
+        let ttl = Duration::from_secs(10);
+        let since = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
+        for (state, ended) in [
+            (Some(State::Up), false),
+            (Some(State::Down), false),
+            (Some(State::Ended(Cause::GivenUp)), true),
+            (since(0).map(State::Orphaned), false),
+            (since(13).map(State::Orphaned), false),
+            (since(15).map(State::Orphaned), true),
+        ] {
+            // A machine that was started a moment ago has no such past.
+            let Some(state) = state else { continue };
+            assert_eq!(state.is_ended(ttl), ended, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_servers_word_confirms_an_end() {
+        for (cause, confirmed) in [
+            (Cause::Closed, true),
+            (Cause::Expired, true),
+            (Cause::GivenUp, false),
+            (Cause::AuthFailed, false),
+            (Cause::Shortened(Duration::ZERO), false),
+        ] {
+            let state = State::Ended(cause);
+            assert_eq!(state.is_confirmed(), confirmed, "{state:?}");
+        }
+        assert!(!State::Orphaned(Instant::now()).is_confirmed());
+    }
 }

@@ -24,9 +24,11 @@ impl From<Cause> for Fault {
         match cause {
             Cause::Server(code::NO_NODE) => Self::NoNode,
             Cause::Server(code::NODE_EXISTS) => Self::NodeExists,
-            Cause::Expired | Cause::Closed | Cause::AuthFailed | Cause::Shortened(_) => {
-                Self::Ended(cause)
-            }
+            Cause::Expired
+            | Cause::GivenUp
+            | Cause::Closed
+            | Cause::AuthFailed
+            | Cause::Shortened(_) => Self::Ended(cause),
             Cause::Server(
                 code::NO_AUTH
                 | code::BAD_ARGUMENTS
@@ -86,6 +88,7 @@ fn kind(cause: &Cause) -> ErrorKind {
         Cause::Server(code::UNIMPLEMENTED) => ErrorKind::Unsupported,
         Cause::Server(code::SESSION_MOVED | code::NOT_READ_ONLY)
         | Cause::Expired
+        | Cause::GivenUp
         | Cause::Closed
         | Cause::Broken(_)
         | Cause::Silent(_) => ErrorKind::Unreachable,
@@ -109,7 +112,9 @@ fn message(cause: &Cause) -> String {
         Cause::Server(code::UNIMPLEMENTED) => {
             "the server does not know container nodes: ZooKeeper 3.5.3 or later is needed"
         }
-        Cause::Expired | Cause::Closed => "the session has ended; the next call opens a new one",
+        Cause::Expired | Cause::GivenUp | Cause::Closed => {
+            "the session has ended; the next call opens a new one"
+        }
         Cause::Server(code::SESSION_MOVED) => "the session moved to another connection: try again",
         Cause::Server(code::NOT_READ_ONLY) => {
             "this server has lost its ensemble and is read-only: try again when it has found it"
@@ -172,6 +177,7 @@ mod tests {
             (Cause::AuthFailed, "ended", Denied, Unknown, "credentials"),
             (Cause::Expired, "ended", Unreachable, Unknown, "a new one"),
             (Cause::Closed, "ended", Unreachable, Unknown, "a new one"),
+            (Cause::GivenUp, "ended", Unreachable, Unknown, "a new one"),
             (Cause::Shortened(second), "ended", Store, Unknown, "only 1s"),
             (server(-118), "broken", Unreachable, Unknown, "moved"),
             (broken(), "broken", Unreachable, Unknown, "reset"),

@@ -7,7 +7,7 @@ use dlock_core::{Error, ErrorKind, Result};
 use tokio::sync::Mutex;
 
 use crate::Config;
-use crate::connect::Session;
+use crate::connect::{Session, is_shortened};
 
 /// How long a closed session may take to be confirmed before it is left to its own end.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -77,12 +77,15 @@ impl Link {
     /// still know of it, its nodes and requests under way, is over before the new one begins. Without that, a server that was
     /// frozen could carry out a request of the old session after the new one has looked for its traces (C13).
     async fn successor(&self, old: &Session) -> Result<Arc<Session>> {
-        if let Some(session) = old.take_up(&self.config).await? {
-            if !old.is_ended() {
-                return Ok(Arc::new(session));
+        if !old.is_ended() {
+            match old.take_up(&self.config).await {
+                Ok(Some(session)) => return Ok(Arc::new(session)),
+                Ok(None) => {}
+                Err(error) if is_shortened(&error) => {}
+                Err(error) => return Err(error),
             }
-            session.close(self.config.connect_limit()).await?;
         }
+        old.bury(&self.config).await?;
         let session = Arc::new(Session::open(&self.config).await?);
         let ttl = session.ttl();
         if ttl < self.ttl {

@@ -18,8 +18,9 @@ impl ZkBackend {
         session.up().await?;
         // Whoever held alone, and first, knows that nobody is before the next one.
         let was_alone = lease.mode() == Mode::Exclusive && node.session == session.id();
+        let line = session.line();
         let parent = self.lock_path(lease.name());
-        let watched = (was_alone && self.quiet.wants_watch(lease.name(), session.id()))
+        let watched = (was_alone && self.quiet.wants_watch(lease.name(), line))
             .then(|| session.watch_data(&parent));
         let deleted = session.delete(&node.path).await;
         if was_alone && deleted.is_ok() {
@@ -31,8 +32,7 @@ impl ZkBackend {
                     .map(|(_, watch)| -> Telling { Box::pin(watch.seen()) }),
                 None => None,
             };
-            self.quiet
-                .left(lease.name(), session.id(), node.sequence, watch);
+            self.quiet.left(lease.name(), line, node.sequence, watch);
         }
         match deleted {
             Ok(()) => Ok(Released::Freed),

@@ -13,8 +13,8 @@ use crate::error::{Fault, disconnected, not_ours};
 use crate::queue::{State, node_data};
 
 impl ZkBackend {
-    /// One trip for all: a `sync`, which goes to the leader, and behind it a look at each node. A heartbeat would not do: a follower that has
-    /// lost its leader answers it, and reads, for some time.
+    /// One trip for all: an empty transaction, which needs a majority, and behind it a look at each node. A heartbeat would not do, nor a `sync`: a
+    /// follower that has lost its leader answers the one, and a leader that has lost its followers the other, for some time.
     pub(crate) async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
         let session = match self.link.current() {
             Some(session) if session.is_ended() => session,
@@ -38,9 +38,9 @@ impl ZkBackend {
             // What is sent now would arrive, but nobody knows when.
             return failed(leases, &disconnected());
         }
-        let synced = session.sync();
+        let proven = session.prove();
         let looks: Vec<_> = leases.iter().map(|lease| look(&session, lease)).collect();
-        if let Err(fault) = synced.await {
+        if let Err(fault) = proven.await {
             return match fault {
                 Fault::Ended(_) if session.is_ended() => leases
                     .iter()

@@ -104,7 +104,7 @@ impl Queued {
     /// Reads the queue if that is what a waiter was woken for.
     async fn woken(&mut self, woken: Woken, request: &Request) -> Result<Woken> {
         if matches!(woken, Woken::Look) {
-            by(request, self.end(), self.look(request)).await?;
+            by(request, self.end(), self.look()).await?;
         }
         Ok(woken)
     }
@@ -178,7 +178,7 @@ impl Queued {
         self.sent + self.session.ttl()
     }
 
-    /// One trip to the leader shows that the session lives, and that our place was not taken away.
+    /// One trip to a majority shows that the session lives, and that our place was not taken away.
     async fn confirm(&mut self, request: &Request) -> Result<()> {
         let path = self.path_of(&self.mine.node);
         let session = self.session.clone();
@@ -186,9 +186,9 @@ impl Queued {
             loop {
                 session.up().await?;
                 let sent = request.now();
-                let synced = session.sync();
+                let proven = session.prove();
                 let stat = session.stat(&path);
-                match (synced.await, stat.await) {
+                match (proven.await, stat.await) {
                     (Ok(()), Ok(Some(_))) => return Ok(sent),
                     (Ok(()), Ok(None)) => return Err(removed()),
                     (Err(Fault::Broken(_)), _) | (_, Err(Fault::Broken(_))) => {}

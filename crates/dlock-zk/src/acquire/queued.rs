@@ -8,7 +8,7 @@ use dlock_core::backend::{Attempt, Lease, Request};
 use dlock_core::{Error, ErrorKind, HeldNow, Mode, Moment, Result};
 
 use super::gone;
-use crate::connect::{Listing, Seen, Session};
+use crate::connect::{Claim, Listing, Seen, Session};
 use crate::error::Fault;
 use crate::queue::{Place, Verdict, verdict};
 
@@ -18,6 +18,8 @@ pub(crate) struct Node {
     pub(crate) path: String,
     pub(crate) sequence: i64,
     pub(crate) session: i64,
+    /// The place is wanted as long as this lives.
+    _claim: Arc<Claim>,
     pub(crate) label: Arc<str>,
     /// A permit that was granted after a wait, whose successor may not have been told. The renewal tells it again.
     pub(crate) untold: AtomicBool,
@@ -26,13 +28,14 @@ pub(crate) struct Node {
 /// An attempt with its place in the queue.
 pub(crate) struct Queued {
     pub(crate) session: Arc<Session>,
+    pub(super) claim: Arc<Claim>,
     pub(crate) parent: String,
     pub(crate) mine: Place,
     pub(super) czxid: i64,
     /// What it may do in the queue as it was last read. The queue itself is not kept: thousands may wait.
     pub(crate) verdict: Verdict,
-    /// The session lived then: a request that needs the leader was sent at that moment, and was answered. Reads do not count, because a
-    /// follower that has lost its leader answers them, while the others may have ended the session.
+    /// The session lived then: a change that a majority had to take was sent at that moment, and was answered. Reads do not count, because a
+    /// follower that has lost its leader answers them, and a leader its followers, while the others may have ended the session.
     pub(crate) sent: Moment,
     /// Resolves when our node is changed or gone; set while we wait.
     pub(crate) own: Option<Telling>,
@@ -46,15 +49,13 @@ impl Queued {
         format!("{}/{node}", self.parent)
     }
 
-    /// Reads the queue again, behind a `sync`, which proves that the session lives.
-    pub(crate) async fn look(&mut self, request: &Request) -> Result<Arc<Listing>> {
+    /// Reads the queue again.
+    pub(crate) async fn look(&mut self) -> Result<Arc<Listing>> {
         loop {
             self.session.up().await?;
-            let sent = request.now();
             match self.session.queue(&self.parent).await {
                 Ok(all) => {
                     self.judge(&all.places)?;
-                    self.sent = sent;
                     return Ok(all);
                 }
                 Err(Fault::Broken(_)) => {}
@@ -76,6 +77,7 @@ impl Queued {
             path: self.path_of(&self.mine.node),
             sequence: self.mine.sequence,
             session: self.session.id(),
+            _claim: self.claim.clone(),
             label: request.label().into(),
             untold: AtomicBool::new(self.tells(request)),
         };

@@ -1,5 +1,6 @@
 //! One connection to one server, with TLS or without.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use dlock_core::backend::Host;
@@ -40,16 +41,17 @@ impl Dialer {
         host: &Host,
         limit: Duration,
     ) -> Result<Box<dyn Stream>, Cause> {
-        match timeout(limit, self.connect(host)).await {
+        match timeout(limit, self.connect(host, limit)).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(Cause::Broken(error.to_string())),
             Err(_) => Err(Cause::Silent(limit)),
         }
     }
 
-    async fn connect(&self, host: &Host) -> std::io::Result<Box<dyn Stream>> {
+    async fn connect(&self, host: &Host, limit: Duration) -> std::io::Result<Box<dyn Stream>> {
         let port = host.port.unwrap_or(crate::config::DEFAULT_PORT);
-        let stream = TcpStream::connect((host.name.as_str(), port)).await?;
+        let addresses = tokio::net::lookup_host((host.name.as_str(), port)).await?;
+        let stream = first(addresses.collect(), limit, TcpStream::connect).await?;
         // A request and the one behind it leave at once, each in its own time.
         stream.set_nodelay(true)?;
         #[cfg(feature = "tls")]
@@ -60,6 +62,26 @@ impl Dialer {
         }
         Ok(Box::new(stream))
     }
+}
+
+/// The first of a name's addresses that takes a connection, in any order: behind one name there may be several servers, and one that is silent must
+/// not use up the time of the others.
+async fn first<T>(
+    mut addresses: Vec<SocketAddr>,
+    limit: Duration,
+    connect: impl AsyncFn(SocketAddr) -> std::io::Result<T>,
+) -> std::io::Result<T> {
+    fastrand::shuffle(&mut addresses);
+    let share = limit / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+    let mut last = std::io::Error::other("the name has no address");
+    for address in addresses {
+        match timeout(share, connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = std::io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(last)
 }
 
 /// The authority that is trusted, and the certificate that is shown. With ring, whatever the process has chosen for others.
@@ -97,4 +119,28 @@ pub(super) fn tls_config(tls: &crate::config::Tls) -> Result<rustls::ClientConfi
     builder
         .with_client_auth_cert(chain, key)
         .map_err(|cause| bad(what, &cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn silent_address_leaves_time_for_the_others() {
+        let address = |number: u8| SocketAddr::from(([127, 0, 0, number], 1));
+        let limit = Duration::from_millis(900);
+        for _ in 0..4 {
+            let connect = async |to: SocketAddr| {
+                if to == address(3) {
+                    return Ok(to);
+                }
+                std::future::pending().await
+            };
+            let all = vec![address(1), address(2), address(3)];
+            let taken = timeout(limit * 9 / 10, first(all, limit, connect)).await;
+            assert_eq!(taken.expect("in time").expect("one is there"), address(3));
+        }
+        let none = first(Vec::new(), limit, async |to| Ok(to)).await;
+        assert!(none.expect_err("none").to_string().contains("no address"));
+    }
 }

@@ -54,9 +54,12 @@ impl Core {
         let mut ticket = None;
         while ticket.is_none() {
             if talk.step(limit).await? {
-                talk.messages(|_, message| {
-                    ticket = Some(read_ticket(message)?);
-                    Ok(())
+                talk.messages(|talk, message| match ticket {
+                    None => {
+                        ticket = Some(read_ticket(message)?);
+                        Ok(())
+                    }
+                    Some(_) => self.take_in(talk, message),
                 })?;
             }
         }
@@ -146,8 +149,12 @@ impl Core {
     fn accept(&mut self, ticket: Option<Ticket>) -> Result<(), Cause> {
         let ticket = ticket.filter(|ticket| ticket.id != 0 && !ticket.ttl.is_zero());
         let ticket = ticket.ok_or(Cause::Expired)?;
+        // Another session than the one that was asked for has none of our places.
+        if self.ticket.as_ref().is_some_and(|old| old.id != ticket.id) {
+            return Err(Cause::Expired);
+        }
         // All deadlines go by the time that was granted first.
-        if self.ticket.is_some() && ticket.ttl < self.ttl {
+        if self.ticket.is_some() && ticket.ttl < self.ttl && !self.any_time {
             return Err(Cause::Shortened(ticket.ttl));
         }
         self.ttl = ticket.ttl;

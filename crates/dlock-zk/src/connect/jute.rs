@@ -92,12 +92,19 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The longest message that is waited for. A queue of a million places is shorter; what says more does not speak as ZooKeeper does, and would fill
+/// our memory.
+const LONGEST: usize = 64 * 1024 * 1024;
+
 /// Takes the first whole frame off a stream of them: its bytes without the length, and the length of both.
 pub(super) fn frame(stream: &[u8]) -> Result<Option<(&[u8], usize)>, Cause> {
     let Some((length, rest)) = stream.split_first_chunk() else {
         return Ok(None);
     };
     let length = usize::try_from(i32::from_be_bytes(*length)).map_err(|_| Cause::Garbled)?;
+    if length > LONGEST {
+        return Err(Cause::Garbled);
+    }
     Ok(rest.get(..length).map(|body| (body, 4 + length)))
 }
 
@@ -133,6 +140,7 @@ mod tests {
         assert_eq!(frame(&stream[..6]), Ok(None));
         assert_eq!(frame(&stream), Ok(Some((&b"one"[..], 7))));
         assert_eq!(frame(&[0xff; 4]), Err(Cause::Garbled));
+        assert_eq!(frame(b"HTTP/1.1 400"), Err(Cause::Garbled));
     }
 
     #[test]

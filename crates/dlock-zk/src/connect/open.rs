@@ -19,9 +19,30 @@ use super::{Cause, Session, State, acls};
 use crate::config::Config;
 use crate::error::Fault;
 
-/// A session, new or taken up again, within the connect time-out.
-pub(super) async fn open(config: &Config, old: Option<&Session>) -> Result<Session> {
-    let mut opening = pin!(timeout(config.connect_limit(), begin(config, old)?));
+/// What a session is opened for.
+#[derive(Clone, Copy)]
+pub(super) enum Purpose<'a> {
+    /// It is a new one.
+    New,
+    /// To go on with this one.
+    TakeUp(&'a Session),
+    /// To close this one, whatever time it is granted, and on any server: also on one that was put back to an older copy, which takes nobody who
+    /// has seen more.
+    Bury(&'a Session),
+}
+
+impl Purpose<'_> {
+    fn old(&self) -> Option<&Session> {
+        match self {
+            Self::New => None,
+            Self::TakeUp(session) | Self::Bury(session) => Some(session),
+        }
+    }
+}
+
+/// A session, within the connect time-out.
+pub(super) async fn open(config: &Config, purpose: Purpose<'_>) -> Result<Session> {
+    let mut opening = pin!(timeout(config.connect_limit(), begin(config, purpose)?));
     let reason = tokio::select! {
         biased;
         answer = &mut opening => return outcome(config, answer, None),
@@ -58,13 +79,18 @@ fn unanswered(config: &Config) -> Error {
 /// Tries until a server has answered.
 fn begin(
     config: &Config,
-    old: Option<&Session>,
-) -> Result<impl Future<Output = Result<Session, Cause>>> {
+    purpose: Purpose<'_>,
+) -> Result<impl Future<Output = Result<Session, Cause>> + use<>> {
     let (asks, asked) = mpsc::unbounded_channel();
-    let zxid = old.map_or(0, |old| old.shared.zxid.load(Ordering::Acquire));
+    let old = purpose.old();
+    let zxid = match purpose {
+        Purpose::TakeUp(old) => old.shared.zxid.load(Ordering::Acquire),
+        Purpose::New | Purpose::Bury(_) => 0,
+    };
     let shared = Arc::new(Shared {
         breaks: AtomicU64::new(0),
         zxid: zxid.into(),
+        claims: old.map(|old| old.shared.claims.clone()).unwrap_or_default(),
     });
     let mut core = Core {
         hosts: config.hosts().to_vec(),
@@ -73,6 +99,7 @@ fn begin(
         login: config.login(),
         ttl: old.map_or(config.session_time(), Session::ttl),
         ticket: old.map(|old| old.ticket.clone()),
+        any_time: matches!(purpose, Purpose::Bury(_)),
         shared: shared.clone(),
         watches: Watches::default(),
         asks: asks.downgrade(),

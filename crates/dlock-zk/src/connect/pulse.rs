@@ -28,8 +28,9 @@ impl Pulse {
 impl Session {
     /// A moment not before `oldest` at which the session lived. However many wait for it, one of them asks.
     ///
-    /// It is the moment at which a `sync` was sent that was answered. A `sync` goes to the leader; a read would not do, because a follower
-    /// that has lost its leader answers it for some time, while the leader may end the session.
+    /// It is the moment at which an empty transaction was sent that was answered. A read would not do, because a follower that has lost its
+    /// leader answers it for some time, while the leader may end the session; nor would a `sync`, which a leader that has lost its followers
+    /// answers, while they may have another.
     pub(crate) async fn lived_since(&self, oldest: Moment, request: &Request) -> Result<Moment> {
         loop {
             if let Some(lived) = self.pulse.since(oldest, request) {
@@ -41,7 +42,7 @@ impl Session {
             }
             self.up().await?;
             let sent = request.now();
-            match self.sync().await {
+            match self.prove().await {
                 Ok(()) => {
                     let mut last = self
                         .pulse

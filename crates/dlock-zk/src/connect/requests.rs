@@ -206,10 +206,17 @@ impl Session {
         async move { set.await.map(drop) }
     }
 
-    /// A trip to the leader: what is read afterwards is as new as this call.
+    /// A trip to the leader: what is read afterwards is as new as this call, as far as the leader knows. It is no proof of life, see [`Session::prove`].
     pub(crate) fn sync(&self) -> impl Future<Output = Answer<()>> + Send + use<> {
         let synced = self.call(op::SYNC, Writer::default().text("/"), None);
         async move { synced.await.map(drop) }
+    }
+
+    /// Changes nothing, in a transaction: it is answered when a majority has taken it, and so proves that the session lived when it was sent. A leader
+    /// that the others have given up, and whose sessions they may have ended, cannot answer it. What is read afterwards is as new as this call.
+    pub(crate) fn prove(&self) -> impl Future<Output = Answer<()>> + Send + use<> {
+        let committed = self.call(op::MULTI, multi_end(Writer::default()), None);
+        async move { committed.await.map(drop) }
     }
 
     /// All changes or none, and none unless `node` exists. `Ok(false)`: it does not.
@@ -236,8 +243,7 @@ impl Session {
                 Change::Check { path, version } => begin(body, op::CHECK).text(path).int(*version),
             };
         }
-        let body = body.int(ANY).bool(true).int(ANY);
-        let reply = self.call(op::MULTI, body, None).await?;
+        let reply = self.call(op::MULTI, multi_end(body), None).await?;
         committed(&mut Reader(&reply.body), changes.len() + 1)
     }
 }
@@ -265,6 +271,11 @@ fn committed(reader: &mut Reader<'_>, parts: usize) -> Answer<bool> {
         }
     }
     Ok(true)
+}
+
+/// What closes the list of a transaction's parts.
+fn multi_end(body: Writer) -> Writer {
+    body.int(ANY).bool(true).int(ANY)
 }
 
 fn create_body(path: &str, data: &[u8], acls: &[Acl], flags: i32) -> Writer {

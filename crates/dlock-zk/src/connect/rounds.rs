@@ -14,7 +14,7 @@ use super::{Cause, Session};
 use crate::error::Fault;
 use crate::queue::{Place, places};
 
-/// Rounds that nobody has waited for to the end are cleared away when there are so many.
+/// Rounds that nobody has waited for to the end are cleared away when there are so many, or twice as many as are waited for.
 const MOST: usize = 1024;
 
 /// The queue of a lock.
@@ -35,17 +35,43 @@ struct Turns {
     next: Option<Round>,
 }
 
+impl Turns {
+    /// Whether anybody waits for one of them. The one in `now` is also known to ourselves, and to the one in `next`; each of those that are
+    /// finished counts nobody.
+    fn are_wanted(&self) -> bool {
+        let known = |round: &Round| round.strong_count().unwrap_or_default();
+        let ours = 1 + usize::from(self.next.is_some());
+        known(&self.now) > ours || self.next.as_ref().is_some_and(|next| known(next) > 1)
+    }
+}
+
 #[derive(Default)]
-pub(super) struct Rounds(Mutex<HashMap<String, Turns>>);
+struct All {
+    turns: HashMap<String, Turns>,
+    clear_at: usize,
+}
+
+impl All {
+    /// Clears away what nobody waits for, not too often.
+    fn tidy(&mut self) {
+        if self.turns.len() >= self.clear_at.max(MOST) {
+            self.turns.retain(|_, turns| turns.are_wanted());
+            self.clear_at = 2 * self.turns.len();
+        }
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Rounds(Mutex<All>);
 
 impl Rounds {
-    fn turns(&self) -> MutexGuard<'_, HashMap<String, Turns>> {
+    fn all(&self) -> MutexGuard<'_, All> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A round has been answered.
     fn finished(&self, parent: &str) {
-        let mut turns = self.turns();
+        let turns = &mut self.all().turns;
         if turns.get(parent).is_some_and(|turns| turns.next.is_none()) {
             turns.remove(parent);
         }
@@ -59,12 +85,10 @@ impl Session {
         self: &Arc<Self>,
         parent: &str,
     ) -> impl Future<Output = Result<Arc<Listing>, Fault>> + Send + use<> {
-        let mut all = self.rounds.turns();
-        if all.len() >= MOST {
-            all.retain(|_, turns| turns.now.peek().is_none());
-        }
+        let mut all = self.rounds.all();
+        all.tidy();
         let idle = |turns: &Turns| turns.next.is_none() && turns.now.peek().is_some();
-        match all.get_mut(parent) {
+        match all.turns.get_mut(parent) {
             Some(turns) if !idle(turns) => {
                 let now = turns.now.clone();
                 let next = || self.next_round(now, parent);
@@ -76,7 +100,7 @@ impl Session {
                     now: now.clone(),
                     next: None,
                 };
-                all.insert(parent.to_owned(), turns);
+                all.turns.insert(parent.to_owned(), turns);
                 now
             }
         }
@@ -98,8 +122,8 @@ impl Session {
             let _ = now.await;
             let read = {
                 let session = session.upgrade().ok_or(Cause::Closed)?;
-                let mut all = session.rounds.turns();
-                if let Some(turns) = all.get_mut(&parent)
+                let mut all = session.rounds.all();
+                if let Some(turns) = all.turns.get_mut(&parent)
                     && let Some(next) = turns.next.take()
                 {
                     // Whoever comes from here on was not there when it was sent.
@@ -166,4 +190,77 @@ pub(crate) async fn in_order(
     }
     known.sort_by_key(Place::order);
     Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connect::serve::{Ask, Shared as Known, Ticket};
+    use crate::connect::{State, op};
+    use tokio::sync::{mpsc, watch};
+
+    /// A session whose requests nobody answers, and those requests.
+    fn session() -> (
+        Arc<Session>,
+        mpsc::UnboundedReceiver<Ask>,
+        watch::Sender<State>,
+    ) {
+        let (asks, asked) = mpsc::unbounded_channel();
+        let (tell, state) = watch::channel(State::Up);
+        let session = Session {
+            ticket: Ticket {
+                id: 1,
+                password: b"hunter2".to_vec(),
+                ttl: std::time::Duration::from_secs(30),
+            },
+            asks,
+            state,
+            shared: Arc::new(Known::default()),
+            pulse: super::super::pulse::Pulse::default(),
+            rounds: Rounds::default(),
+            chroot: String::new(),
+            acls: Vec::new(),
+        };
+        (Arc::new(session), asked, tell)
+    }
+
+    fn reads(asked: &mut mpsc::UnboundedReceiver<Ask>) -> usize {
+        let asked = std::iter::from_fn(|| asked.try_recv().ok());
+        asked
+            .filter(|ask| matches!(ask, Ask::Request(call) if call.op == op::GET_CHILDREN))
+            .count()
+    }
+
+    #[tokio::test]
+    async fn rounds_that_nobody_waits_for_are_cleared_away_and_others_are_not() {
+        let (session, mut asked, _state) = session();
+        let mut waits = Box::pin(session.queue("/waited"));
+        let mut second = Box::pin(session.queue("/waited"));
+        for wait in [&mut waits, &mut second] {
+            assert_eq!(wait.now_or_never(), None);
+        }
+        for number in 0..3 * MOST {
+            let mut read = Box::pin(session.queue(&format!("/{number}")));
+            assert_eq!((&mut read).now_or_never(), None);
+            let mut next = Box::pin(session.queue(&format!("/{number}")));
+            assert_eq!((&mut next).now_or_never(), None);
+        }
+        assert!(session.rounds.all().turns.len() <= MOST);
+        assert!(session.rounds.all().turns.contains_key("/waited"));
+        assert_eq!(
+            reads(&mut asked),
+            3 * MOST + 1,
+            "one each, and no second before its answer"
+        );
+    }
+
+    #[test]
+    fn the_sessions_password_is_never_shown() {
+        let (session, ..) = session();
+        let shown = format!("{session:?} {:?}", session.ticket);
+        assert!(
+            !shown.contains("hunter2") && !shown.contains("104, 117"),
+            "{shown}"
+        );
+    }
 }

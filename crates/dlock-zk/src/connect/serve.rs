@@ -6,6 +6,7 @@
 //!                 └───────┴────────┴────► Ended            refused, expired, closed, or not heard of for too long
 //! ```
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::dial::Dialer;
+use super::ghosts::Claims;
 use super::jute::{Reader, Writer};
 use super::talk::{Awaited, Reply, Talk};
 use super::watches::{Key, Kind, Watches};
@@ -46,11 +48,21 @@ pub(super) struct Call {
 }
 
 /// What the server has agreed to.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub(super) id: i64,
     pub(super) password: Vec<u8>,
     pub(super) ttl: Duration,
+}
+
+/// Without the password, with which anybody could take the session up.
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket")
+            .field("id", &self.id)
+            .field("ttl", &self.ttl)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What the task and those who ask share.
@@ -60,6 +72,8 @@ pub(super) struct Shared {
     pub(super) breaks: AtomicU64,
     /// The last transaction that the server has told of.
     pub(super) zxid: AtomicI64,
+    /// Whose places are wanted.
+    pub(super) claims: Arc<Claims>,
 }
 
 /// What does not change while a session is tried to be made, and lives.
@@ -72,6 +86,8 @@ pub(super) struct Core {
     /// Of the session that is asked for, or was granted.
     pub(super) ttl: Duration,
     pub(super) ticket: Option<Ticket>,
+    /// It may be granted less time than before.
+    pub(super) any_time: bool,
     pub(super) shared: Arc<Shared>,
     pub(super) watches: Watches,
     pub(super) asks: mpsc::WeakUnboundedSender<Ask>,
@@ -204,7 +220,10 @@ impl Task {
             }
             tracing::debug!(%cause, "the connection was lost");
             match self.connect_again(heard).await {
-                Ok(next) => talk = next,
+                Ok(next) => {
+                    talk = next;
+                    self.core.remove_ghosts(&mut talk);
+                }
                 Err(cause) => break cause,
             }
         };
@@ -273,7 +292,7 @@ impl Task {
         let mut talk = tokio::select! {
             biased;
             talk = self.core.connect() => talk?,
-            () = sleep_until(end) => return Err(Cause::Expired),
+            () = sleep_until(end) => return Err(Cause::GivenUp),
             () = refuse_all => return Err(Cause::Closed),
         };
         self.closing = false;
@@ -298,7 +317,7 @@ impl Drop for LastWord {
         self.0.send_if_modified(|state| {
             let orphaned = !matches!(state, State::Ended(_));
             if orphaned {
-                *state = State::Orphaned;
+                *state = State::Orphaned(std::time::Instant::now());
             }
             orphaned
         });

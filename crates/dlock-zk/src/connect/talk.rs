@@ -69,29 +69,47 @@ impl Talk {
 
     /// Writes and reads, whichever is possible first; true when something was read. May be dropped at any time: nothing gets lost.
     pub(super) async fn step(&mut self, silence: Duration) -> Result<bool, Cause> {
-        let broken = |error: std::io::Error| Cause::Broken(error.to_string());
+        enum Done {
+            Read(usize),
+            Written(usize),
+            Flushed,
+        }
+        let silent_at = self.heard + silence;
         let (writer, outbox) = (&mut self.writer, &self.outbox);
+        let has_work = !outbox.is_empty() || self.unflushed;
         let write = async {
             match outbox.as_slice() {
-                [] => writer.flush().await.map(|()| None),
-                bytes => writer.write(bytes).await.map(Some),
+                [] => writer.flush().await.map(|()| Done::Flushed),
+                bytes => writer.write(bytes).await.map(Done::Written),
             }
         };
-        tokio::select! {
-            read = self.reader.read_buf(&mut self.inbox) => match read.map_err(broken)? {
-                0 => Err(Cause::Broken("the server closed the connection".to_owned())),
-                _ => {
-                    self.heard = Instant::now();
-                    Ok(true)
-                }
-            },
-            written = write, if !self.outbox.is_empty() || self.unflushed => {
-                let written = written.map_err(broken)?;
-                self.unflushed = written.is_some();
-                self.outbox.drain(..written.unwrap_or_default());
+        let io = async {
+            tokio::select! {
+                read = self.reader.read_buf(&mut self.inbox) => read.map(Done::Read),
+                written = write, if has_work => written,
+            }
+        };
+        let done = tokio::select! {
+            // What has come counts, however late we look: it may be our program that was stopped, and not the server.
+            biased;
+            done = io => done.map_err(|error| Cause::Broken(error.to_string()))?,
+            () = tokio::time::sleep_until(silent_at) => return Err(Cause::Silent(silence)),
+        };
+        match done {
+            Done::Read(0) => Err(Cause::Broken("the server closed the connection".to_owned())),
+            Done::Read(_) => {
+                self.heard = Instant::now();
+                Ok(true)
+            }
+            Done::Written(count) => {
+                self.outbox.drain(..count);
+                self.unflushed = true;
                 Ok(false)
             }
-            () = tokio::time::sleep_until(self.heard + silence) => Err(Cause::Silent(silence)),
+            Done::Flushed => {
+                self.unflushed = false;
+                Ok(false)
+            }
         }
     }
 
@@ -129,5 +147,58 @@ impl Talk {
         {
             let _ = reply.send(Err(cause.clone()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_has_come_counts_however_late_we_look() {
+        let silence = Duration::from_millis(5);
+        for round in 0..50 {
+            let (ours, mut theirs) = tokio::io::duplex(64);
+            let mut talk = Talk::new(Box::new(ours));
+            theirs.write_all(b"word").await.expect("room");
+            std::thread::sleep(2 * silence);
+            assert_eq!(talk.step(silence).await, Ok(true), "{round}");
+            assert_eq!(talk.step(silence).await, Err(Cause::Silent(silence)));
+        }
+    }
+
+    #[tokio::test]
+    async fn step_that_is_dropped_loses_nothing() {
+        let silence = Duration::from_secs(5);
+        let (ours, mut theirs) = tokio::io::duplex(3);
+        let mut talk = Talk::new(Box::new(ours));
+        for number in 0..20 {
+            talk.push(&[number; 5]);
+        }
+        let echo = tokio::spawn(async move {
+            let mut byte = [0];
+            while theirs.read_exact(&mut byte).await.is_ok() {
+                theirs.write_all(&byte).await.expect("room");
+            }
+        });
+        let mut come = Vec::new();
+        while come.len() < 20 {
+            // Now and then somebody else is quicker.
+            let read = tokio::select! {
+                biased;
+                () = tokio::task::yield_now() => continue,
+                read = talk.step(silence) => read.expect("it lives"),
+            };
+            if read {
+                let each = |_: &mut Talk, message: &[u8]| {
+                    come.push(message.to_vec());
+                    Ok(())
+                };
+                talk.messages(each).expect("whole messages");
+            }
+        }
+        let sent: Vec<_> = (0..20).map(|number| vec![number; 5]).collect();
+        assert_eq!(come, sent);
+        echo.abort();
     }
 }
