@@ -1,0 +1,144 @@
+//! C12, C13 and C16: after all is well again somebody gets in, every call ends, and nothing is left.
+
+use std::collections::HashMap;
+
+use crate::history::{History, Op, Phase};
+use crate::report::{Finding, Kind};
+
+/// Looks at what came after the last fault was over.
+#[must_use]
+pub fn check(history: &History) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(after_healing(history));
+    findings.extend(unanswered(history));
+    for line in history.lines().iter().filter(|line| line.op == Op::Left) {
+        if line.value != Some(0) {
+            let why = format!("{:?} holders and waiters: {}", line.value, line.note);
+            findings.push(Finding::new(Kind::LeftBehind, &line.lock, line.at, why));
+        }
+    }
+    findings
+}
+
+/// The next grant on each lock that somebody wants, within the lease and the bound.
+fn after_healing(history: &History) -> Vec<Finding> {
+    let moment = |op| {
+        let mut lines = history.lines().iter().rev();
+        lines.find(|line| line.op == op).map(|line| line.at)
+    };
+    let (Some(healed), Some(end)) = (moment(Op::Healed), moment(Op::Stopping)) else {
+        return Vec::new();
+    };
+    let setup = history.setup();
+    let limit = healed.saturating_add((setup.lease + setup.bound).saturating_mul(1_000_000));
+    let mut findings = Vec::new();
+    for name in history.locks() {
+        let asks =
+            |line: &&crate::Line| line.lock == name && matches!(line.op, Op::Acquire | Op::Try);
+        let lines = || history.lines().iter().filter(asks);
+        // Somebody was waiting when all was well again, or came soon after.
+        let wanted = lines().any(|line| match line.phase {
+            Phase::Invoke => line.at >= healed && line.at <= limit,
+            _ => line.at >= healed,
+        });
+        let next = lines().find(|line| line.phase == Phase::Ok && line.at >= healed);
+        let late = next.map_or(end >= limit, |line| line.at > limit);
+        if wanted && late {
+            let when = next.map_or("never".to_owned(), |line| {
+                format!("{} ms after it", (line.at - healed) / 1_000_000)
+            });
+            let why = format!("healed at {healed}, next grant {when}");
+            findings.push(Finding::new(Kind::Stuck, name, limit, why));
+        }
+    }
+    findings
+}
+
+/// Questions that were never answered by processes that lived to their end.
+fn unanswered(history: &History) -> Vec<Finding> {
+    let lines = history.lines();
+    if !lines.iter().any(|line| line.op == Op::Stopping) {
+        return Vec::new();
+    }
+    let mut open = HashMap::new();
+    for line in lines {
+        let key = (line.process, line.attempt, line.op as u8);
+        match (line.op, line.phase) {
+            (Op::Killed, _) => open.retain(|key: &(u32, u64, u8), _| key.0 != line.process),
+            (Op::Acquire | Op::Try | Op::Release | Op::Downgrade, Phase::Invoke) => {
+                open.insert(key, line);
+            }
+            (Op::Acquire | Op::Try | Op::Release | Op::Downgrade, _) => _ = open.remove(&key),
+            _ => {}
+        }
+    }
+    let mut open: Vec<_> = open.into_values().collect();
+    open.sort_by_key(|line| line.at);
+    open.iter()
+        .map(|line| {
+            let why = format!("process {}: {:?} did not end", line.process, line.op);
+            Finding::new(Kind::Stuck, &line.lock, line.at, why)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Line, Mode};
+    use crate::testing::Script;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Healed at one second, with a lease and a bound of one second each.
+    fn next_grant(at: Option<u64>) -> Vec<Kind> {
+        let mut script = Script::new();
+        script.setup(true, false);
+        script.info(Op::Healed, SECOND);
+        script.ask(1, Op::Acquire, "m", Mode::Exclusive, SECOND / 2);
+        if let Some(at) = at {
+            script.answer(at, Phase::Ok, Some(1), None);
+        } else {
+            script.answer(10 * SECOND, Phase::Unknown, None, None);
+        }
+        script.info(Op::Stopping, 9 * SECOND);
+        let found = check(&script.history());
+        found.iter().map(|finding| finding.kind).collect()
+    }
+
+    #[test]
+    fn the_next_waiter_is_in_within_the_bound_or_that_is_found() {
+        assert_eq!(next_grant(Some(2 * SECOND)), []);
+        assert_eq!(next_grant(Some(4 * SECOND)), [Kind::Stuck]);
+        assert_eq!(next_grant(None), [Kind::Stuck]);
+    }
+
+    #[test]
+    fn a_call_that_does_not_end_is_found_unless_its_process_died() {
+        let mut script = Script::new();
+        script.hold(1, "m", Mode::Exclusive, 10, 1, None);
+        script.release(20, 21);
+        script.ask(2, Op::Acquire, "m", Mode::Exclusive, 30);
+        script.info(Op::Stopping, 40);
+        let kinds: Vec<_> = check(&script.history())
+            .iter()
+            .map(|one| one.kind)
+            .collect();
+        assert_eq!(kinds, [Kind::Stuck]);
+        script.killed(2, 35);
+        assert_eq!(check(&script.history()), []);
+    }
+
+    #[test]
+    fn what_is_left_in_the_store_is_found() {
+        let mut script = Script::new();
+        let mut line = Line::new(5, 0, Op::Left, Phase::Info);
+        line.lock = "m".to_owned();
+        line.value = Some(0);
+        script.push(line.clone());
+        assert_eq!(check(&script.history()), []);
+        line.value = Some(1);
+        script.push(line);
+        assert_eq!(check(&script.history()).len(), 1);
+    }
+}

@@ -1,0 +1,99 @@
+//! C11: tokens are there, never come twice, and increase.
+
+use std::collections::HashMap;
+
+use crate::history::{History, Mode};
+use crate::holds::{Hold, holds};
+use crate::report::{Finding, Kind};
+
+/// Looks at the tokens of every lock, where the store has any.
+///
+/// Whoever asked after another had been told has a higher token. Between two of whom one excludes the other that goes for the order in which
+/// they were told as well: they cannot have held at once.
+#[must_use]
+pub fn check(history: &History) -> Vec<Finding> {
+    if !history.setup().fencing {
+        return Vec::new();
+    }
+    let all = holds(history);
+    let mut findings = Vec::new();
+    for name in history.locks() {
+        let mut seen: HashMap<u64, &Hold> = HashMap::new();
+        let mut before: Vec<(&Hold, u64)> = Vec::new();
+        for hold in all.iter().filter(|hold| hold.lock == name) {
+            let mut find = |kind, why| findings.push(Finding::new(kind, name, hold.from, why));
+            let Some(token) = hold.token else {
+                find(Kind::TokenMissing, hold.text());
+                continue;
+            };
+            if let Some(other) = seen.insert(token, hold) {
+                let why = format!("{} and {}", other.text(), hold.text());
+                find(Kind::TokenTwice, why);
+            }
+            let excludes = |other: &Hold| {
+                [hold.mode, other.mode].contains(&Mode::Exclusive)
+                    // Whoever was over before it was told may be told in any order.
+                    && other.until > other.from
+                    && hold.until > hold.from
+            };
+            let higher = before.iter().filter(|(other, higher)| {
+                *higher > token && (other.from < hold.asked || excludes(other))
+            });
+            if let Some((other, _)) = higher.max_by_key(|(_, token)| *token) {
+                let why = format!("{} after {}", hold.text(), other.text());
+                find(Kind::TokenOrder, why);
+            }
+            before.push((hold, token));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Op, Phase};
+    use crate::testing::Script;
+
+    fn kinds(script: &Script) -> Vec<Kind> {
+        let found = check(&script.history());
+        found.iter().map(|finding| finding.kind).collect()
+    }
+
+    #[test]
+    fn increasing_tokens_are_good_and_each_lock_has_its_own() {
+        let mut script = Script::new();
+        script.hold(1, "m", Mode::Exclusive, 10, 5, Some(20));
+        script.hold(2, "m", Mode::Exclusive, 30, 6, Some(40));
+        script.hold(2, "n", Mode::Exclusive, 35, 1, Some(40));
+        assert_eq!(kinds(&script), []);
+    }
+
+    #[test]
+    fn a_token_that_goes_back_comes_twice_or_is_missing_is_found() {
+        let mut script = Script::new();
+        script.hold(1, "m", Mode::Exclusive, 10, 5, Some(20));
+        script.hold(2, "m", Mode::Exclusive, 30, 4, Some(40));
+        assert_eq!(kinds(&script), [Kind::TokenOrder]);
+        script.hold(3, "m", Mode::Exclusive, 50, 5, Some(60));
+        assert_eq!(kinds(&script), [Kind::TokenOrder, Kind::TokenTwice]);
+        script.ask(3, Op::Try, "m", Mode::Exclusive, 70);
+        script.answer(71, Phase::Ok, None, Some(80));
+        assert!(kinds(&script).contains(&Kind::TokenMissing));
+        script.setup(false, false);
+        assert_eq!(kinds(&script), []);
+    }
+
+    #[test]
+    fn readers_who_asked_at_once_may_be_told_in_any_order() {
+        let mut script = Script::new();
+        script.ask(1, Op::Acquire, "r", Mode::Shared, 10);
+        script.answer(20, Phase::Ok, Some(5), Some(100));
+        script.ask(2, Op::Acquire, "r", Mode::Shared, 15);
+        script.answer(30, Phase::Ok, Some(4), Some(100));
+        assert_eq!(kinds(&script), []);
+        script.ask(3, Op::Acquire, "r", Mode::Shared, 25);
+        script.answer(40, Phase::Ok, Some(3), Some(100));
+        assert_eq!(kinds(&script), [Kind::TokenOrder]);
+    }
+}
