@@ -27,8 +27,9 @@ pub use process::Process;
 pub use proxy::{Direction, FaultProxy};
 pub use sale::{Sale, WORKERS};
 pub use server::{
-    Endpoint, Etcd, EtcdCluster, EtcdServer, Flavor, Group, MySql, MySqlServer, Redis,
-    RedisCluster, RedisServer, Reply, SentinelGroup, SentinelServer, Server, Tls, ZooKeeper,
-    ZooKeeperEnsemble, ZooKeeperServer, etcd, mysql, mysql_of, redis, zookeeper,
+    Endpoint, Etcd, EtcdCluster, EtcdServer, Flavor, Group, MySql, MySqlServer, PgBouncer,
+    PgBouncerServer, Postgres, PostgresServer, Redis, RedisCluster, RedisServer, Reply,
+    SentinelGroup, SentinelServer, Server, Tls, ZooKeeper, ZooKeeperEnsemble, ZooKeeperServer,
+    etcd, mysql, mysql_of, postgres, redis, zookeeper,
 };
 pub use wait::until;

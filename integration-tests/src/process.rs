@@ -94,7 +94,12 @@ impl Process {
     /// # Errors
     /// When it has not ended after a minute; it is killed then.
     pub async fn terminate(&self) -> Result<()> {
-        self.signal(Signal::TERM);
+        self.end_by(Signal::TERM).await
+    }
+
+    /// The same by another signal.
+    pub(crate) async fn end_by(&self, signal: Signal) -> Result<()> {
+        self.signal(signal);
         self.signal(Signal::CONT);
         let Ok(ended) = timeout(TERMINATE_LIMIT, self.ended()).await else {
             self.kill();

@@ -1,6 +1,6 @@
 //! Starts a server and waits for ever: the process that the tests of server lifetimes kill.
 //!
-//! `start-server redis|mariadb|mysql|etcd|zookeeper` prints the process id of the server once it is ready.
+//! `start-server redis|mariadb|mysql|postgres|etcd|zookeeper` prints the process id of the server once it is ready.
 
 #![allow(
     clippy::print_stdout,
@@ -11,7 +11,7 @@
 use std::process::ExitCode;
 
 use integration_tests::server::{Server, Store};
-use integration_tests::{Etcd, Flavor, MySql, Redis, Result, ZooKeeper};
+use integration_tests::{Etcd, Flavor, MySql, Postgres, Redis, Result, ZooKeeper};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -26,6 +26,7 @@ async fn main() -> ExitCode {
             })
             .await
         }
+        Postgres::NAME => hold(Postgres::default()).await,
         Etcd::NAME => hold(Etcd::default()).await,
         ZooKeeper::NAME => hold(ZooKeeper::default()).await,
         other => {

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use tokio::sync::OnceCell;
 
-use super::{Etcd, Flavor, MySql, Redis, Server, Store, ZooKeeper};
+use super::{Etcd, Flavor, MySql, Postgres, Redis, Server, Store, ZooKeeper};
 use crate::error::Doing;
 use crate::{Error, Result};
 
@@ -110,6 +110,15 @@ pub async fn mysql_of(flavor: Flavor) -> Result<&'static Endpoint<MySql>> {
     shared
         .get_or_try_init(|| Endpoint::open_with(given, settings))
         .await
+}
+
+/// The shared PostgreSQL: `DLOCK_TEST_POSTGRES_URL`, or else one server for this test process.
+///
+/// # Errors
+/// When it cannot be started.
+pub async fn postgres() -> Result<&'static Endpoint<Postgres>> {
+    static SHARED: OnceCell<Endpoint<Postgres>> = OnceCell::const_new();
+    SHARED.get_or_try_init(Endpoint::open).await
 }
 
 /// The shared etcd: `DLOCK_TEST_ETCD_URL`, or else one server for this test process.

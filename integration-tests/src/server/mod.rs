@@ -7,6 +7,7 @@ mod endpoint;
 mod etcd;
 mod group;
 mod mysql;
+mod postgres;
 mod redis;
 mod redis_cluster;
 mod resp;
@@ -21,15 +22,18 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use self::endpoint::{Endpoint, etcd, mysql, mysql_of, redis, zookeeper};
+pub use self::endpoint::{Endpoint, etcd, mysql, mysql_of, postgres, redis, zookeeper};
 pub use self::etcd::{Etcd, EtcdCluster, EtcdServer};
 pub use self::group::{Elects, Group};
 pub use self::mysql::{Flavor, MySql, MySqlServer};
+pub use self::postgres::{PgBouncer, PgBouncerServer, Postgres, PostgresServer};
 pub use self::redis::{Redis, RedisServer, Tls};
 pub use self::redis_cluster::RedisCluster;
 pub use self::resp::Reply;
 pub use self::sentinel::{Sentinel, SentinelGroup, SentinelServer};
 pub use self::zookeeper::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperServer};
+use rustix::process::Signal;
+
 use crate::port::Port;
 use crate::{Error, Folder, Process, Result, until};
 
@@ -68,6 +72,11 @@ pub trait Store: Clone + std::fmt::Debug + Send + Sync + 'static {
 
     /// The URL for `dlock::connect`.
     fn url(&self, site: &Site) -> String;
+
+    /// What asks the server to end.
+    fn stop_signal(&self) -> Signal {
+        Signal::TERM
+    }
 }
 
 /// Where a server lives: its folder and its ports.
@@ -218,12 +227,12 @@ impl<S: Store> Server<S> {
         self.process().kill();
     }
 
-    /// Asks it to end (SIGTERM), and waits until it has.
+    /// Asks it to end (SIGTERM for most), and waits until it has.
     ///
     /// # Errors
     /// When it has not ended after a minute; it is killed then.
     pub async fn terminate(&self) -> Result<()> {
-        self.process().terminate().await
+        self.process().end_by(self.store.stop_signal()).await
     }
 
     /// Stops it (SIGSTOP): its connections stay open, and nothing is answered.
@@ -347,6 +356,11 @@ mod tests {
     #[tokio::test]
     async fn mariadb_gets_another_port() {
         a_taken_port_is_replaced::<MySql>().await;
+    }
+
+    #[tokio::test]
+    async fn postgres_gets_another_port() {
+        a_taken_port_is_replaced::<Postgres>().await;
     }
 
     #[tokio::test]

@@ -1,0 +1,338 @@
+//! The connections that the calls of a client share.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use dlock_core::ErrorKind;
+use dlock_core::backend::Backoff;
+use tokio::sync::{Semaphore, oneshot};
+use tokio_postgres::Row;
+
+use super::wire::{Arg, Sink, Wire};
+use crate::config::Config;
+use crate::error::Trouble;
+
+/// A connection that was idle for longer may be dead without a sign: it is asked first.
+const ASK_AFTER: Duration = Duration::from_secs(5);
+/// When a call takes this long before it is given up, the idle connections are not trusted either.
+const SUSPICIOUS: Duration = Duration::from_millis(250);
+const SHORTEST_RETRY: Duration = Duration::from_millis(1);
+const LONGEST_RETRY: Duration = Duration::from_millis(50);
+
+/// One call, told to [`Link::call`].
+#[derive(Clone, Copy)]
+pub(crate) enum Job<'a> {
+    /// A statement with its arguments.
+    Ask(&'a str, &'a [Arg<'a>]),
+    /// Text without arguments, perhaps several statements.
+    Text(&'a str),
+}
+
+impl Job<'_> {
+    async fn run(self, wire: &mut Wire, isolated: bool) -> Result<Vec<Row>, Trouble> {
+        match self {
+            Self::Ask(sql, args) if isolated => wire.ask_isolated(sql, args).await,
+            Self::Ask(sql, args) => wire.ask(sql, args).await,
+            Self::Text(sql) => wire.text(sql).await.map(|()| Vec::new()),
+        }
+    }
+}
+
+/// The shared connections of one client.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pool: Arc<Pool>,
+    /// Bounds how many there are.
+    permits: Semaphore,
+    /// Transactions of this user are of another kind than ours must be, so each gets a word before and behind.
+    isolated: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Pool {
+    config: Config,
+    idle: Mutex<Vec<Wire>>,
+    closed: AtomicBool,
+    /// Which of the places took writes when it was asked last.
+    place: AtomicUsize,
+}
+
+/// What a call brought.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) rows: Vec<Row>,
+    /// A first try may have been carried out before this one, or may still be.
+    pub(crate) again: bool,
+}
+
+impl Link {
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            permits: Semaphore::new(config.connections),
+            isolated: AtomicBool::new(false),
+            pool: Arc::new(Pool {
+                config,
+                idle: Mutex::default(),
+                closed: AtomicBool::new(false),
+                place: AtomicUsize::new(0),
+            }),
+        }
+    }
+
+    /// How long an answer may take.
+    pub(crate) fn limit(&self) -> Duration {
+        self.pool.config.answer_timeout
+    }
+
+    /// Runs one call within the time limit. A deadlock or a serialization failure is tried again, and so is a call on a connection that
+    /// turns out to have died: `again` tells the caller that the server may then carry it out twice.
+    pub(crate) async fn call(&self, job: Job<'_>, limit: Duration) -> Result<Told, Trouble> {
+        self.call_within(job, limit.min(self.limit())).await
+    }
+
+    /// As [`call`](Link::call), also if it takes longer than answers usually do.
+    pub(crate) async fn call_within(&self, job: Job<'_>, limit: Duration) -> Result<Told, Trouble> {
+        let guard = Suspicion {
+            link: self,
+            started: Instant::now(),
+            done: false,
+        };
+        match tokio::time::timeout(limit, self.tries(job)).await {
+            Ok(told) => {
+                guard.clear();
+                told
+            }
+            Err(_) => Err(Trouble::new(
+                ErrorKind::TimedOut,
+                format!("the server did not answer within {limit:?}: is it overloaded or hung?"),
+            )),
+        }
+    }
+
+    async fn tries(&self, job: Job<'_>) -> Result<Told, Trouble> {
+        let mut backoff = Backoff::new(SHORTEST_RETRY, LONGEST_RETRY);
+        let mut again = false;
+        let doubt =
+            |trouble: Trouble, again: bool| if again { trouble.in_doubt() } else { trouble };
+        loop {
+            let Ok(permit) = self.permits.acquire().await else {
+                return Err(doubt(closed(), again));
+            };
+            let (wire, fresh) = self.wire().await.map_err(|trouble| doubt(trouble, again))?;
+            let mut lent = Lent {
+                pool: &self.pool,
+                wire: Some(wire),
+                since: Instant::now(),
+            };
+            let isolated = self.isolated.load(Ordering::Relaxed);
+            match lent.run(job, isolated).await {
+                Ok(rows) => return Ok(Told { rows, again }),
+                // Undone by the server.
+                Err(trouble) if trouble.contended => {}
+                // Refused by our own function, before it did anything.
+                Err(trouble) if trouble.has_code("DLK01") && !isolated => {
+                    self.isolated.store(true, Ordering::Relaxed);
+                    continue;
+                }
+                Err(trouble) if trouble.broken && !fresh && !trouble.timed_out => {
+                    // The others are as old as this one.
+                    self.forget_idle();
+                    again |= !trouble.has_code("25006");
+                    continue;
+                }
+                Err(trouble) => return Err(doubt(trouble, again)),
+            }
+            drop(lent);
+            drop(permit);
+            tokio::time::sleep(backoff.pause()).await;
+        }
+    }
+
+    /// An idle connection, or a new one (`true`).
+    async fn wire(&self) -> Result<(Wire, bool), Trouble> {
+        if self.pool.is_closed() {
+            return Err(closed());
+        }
+        let idle = self.pool.idle().pop();
+        if let Some(mut wire) = idle {
+            if wire.idle_for() < ASK_AFTER || wire.text("").await.is_ok() {
+                return Ok((wire, false));
+            }
+            self.forget_idle();
+        }
+        // In a task of its own: a caller that gives up must not make the next one begin again. With a slow server or a short limit
+        // there would never be a connection.
+        let (give, get) = oneshot::channel();
+        let pool = self.pool.clone();
+        tokio::spawn(async move {
+            let opened = pool.open(None).await;
+            if let Err(Ok(unwanted)) = give.send(opened) {
+                pool.put(unwanted);
+            }
+        });
+        match get.await {
+            Ok(opened) => Ok((opened?, true)),
+            Err(_) => Err(closed()),
+        }
+    }
+
+    /// A connection that is not shared.
+    pub(crate) async fn open_alone(&self) -> Result<Wire, Trouble> {
+        self.pool.open(None).await
+    }
+
+    /// A connection that is not shared, and passes on what it hears.
+    pub(crate) async fn open_listening(&self, sink: Sink) -> Result<Wire, Trouble> {
+        self.pool.open(Some(sink)).await
+    }
+
+    fn forget_idle(&self) {
+        let gone = std::mem::take(&mut *self.pool.idle());
+        drop(gone);
+    }
+
+    /// Ends all connections.
+    pub(crate) async fn close(&self) {
+        self.pool.closed.store(true, Ordering::Release);
+        self.permits.close();
+        let idle = std::mem::take(&mut *self.pool.idle());
+        let all = async {
+            for wire in idle {
+                wire.close().await;
+            }
+        };
+        // A server that hangs must not keep us.
+        let _ = tokio::time::timeout(self.pool.config.connect_timeout, all).await;
+    }
+}
+
+impl Pool {
+    /// Connects, to the place that takes writes if there are several.
+    async fn open(&self, sink: Option<Sink>) -> Result<Wire, Trouble> {
+        if self.is_closed() {
+            return Err(closed());
+        }
+        let config = &self.config;
+        let many = config.places.len() > 1;
+        let first = self.place.load(Ordering::Relaxed);
+        let mut troubles: Vec<Trouble> = Vec::new();
+        for step in 0..config.places.len() {
+            let number = (first + step) % config.places.len();
+            let Some(place) = config.places.get(number) else {
+                continue;
+            };
+            let outcome = async {
+                let mut wire = Wire::open(config, place, sink.clone()).await?;
+                if many {
+                    let asked = wire.ask(TAKES_WRITES, &[]);
+                    let rows = tokio::time::timeout(config.connect_timeout, asked)
+                        .await
+                        .map_err(|_| {
+                            Trouble::new(
+                                ErrorKind::TimedOut,
+                                format!("{place} did not tell whether it takes writes"),
+                            )
+                            .unsent()
+                        })??;
+                    let writable = rows.first().and_then(|row| row.try_get(0).ok());
+                    if writable != Some(true) {
+                        return Err(Trouble::read_only(&place.to_string()));
+                    }
+                }
+                Ok(wire)
+            };
+            match outcome.await {
+                Ok(wire) => {
+                    self.place.store(number, Ordering::Relaxed);
+                    return Ok(wire);
+                }
+                Err(trouble) => troubles.push(trouble),
+            }
+        }
+        let all: Vec<&str> = troubles.iter().map(Trouble::message).collect();
+        let all = all.join("; ");
+        match troubles.pop() {
+            Some(last) if troubles.is_empty() => Err(last.unsent()),
+            Some(last) => Err(Trouble::new(last.kind, format!("no host will do: {all}")).unsent()),
+            None => Err(closed()),
+        }
+    }
+
+    fn put(&self, wire: Wire) {
+        let mut idle = self.idle();
+        if !self.is_closed() && wire.is_open() && idle.len() < self.config.connections {
+            idle.push(wire);
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Wire>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a server may give locks. A standby says that it is in recovery.
+pub(crate) const TAKES_WRITES: &str =
+    "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'";
+
+/// A connection in use. It goes back also when its call is dropped, unless that has taken long: what the server still answers is read and
+/// thrown away before the next answer.
+struct Lent<'a> {
+    pool: &'a Pool,
+    wire: Option<Wire>,
+    since: Instant,
+}
+
+impl Lent<'_> {
+    async fn run(&mut self, job: Job<'_>, isolated: bool) -> Result<Vec<Row>, Trouble> {
+        let Some(wire) = self.wire.as_mut() else {
+            return Err(closed());
+        };
+        let outcome = job.run(wire, isolated).await;
+        match &outcome {
+            Err(trouble) if trouble.broken => self.wire = None,
+            // Answered, however long it took.
+            _ => self.since = Instant::now(),
+        }
+        outcome
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(wire) = self.wire.take()
+            && self.since.elapsed() < SUSPICIOUS
+        {
+            self.pool.put(wire);
+        }
+    }
+}
+
+fn closed() -> Trouble {
+    Trouble::new(ErrorKind::Closed, "the client was closed").unsent()
+}
+
+/// When a call is given up after a while, a silent network may be the cause: connections that are idle are then forgotten.
+struct Suspicion<'a> {
+    link: &'a Link,
+    started: Instant,
+    done: bool,
+}
+
+impl Suspicion<'_> {
+    fn clear(mut self) {
+        self.done = true;
+    }
+}
+
+impl Drop for Suspicion<'_> {
+    fn drop(&mut self) {
+        if !self.done && self.started.elapsed() >= SUSPICIOUS {
+            self.link.forget_idle();
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What the server is, and whether it can keep locks.
+
+use dlock_core::ErrorKind;
+
+use crate::connect::{Job, Link, Wire};
+use crate::error::Trouble;
+
+/// The oldest server with all that our functions use. Tests run on 15.
+const OLDEST: i32 = 12;
+
+const LOOK: &str = "SELECT current_setting('server_version_num')::integer, current_setting('server_version'), \
+    current_setting('server_encoding'), NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'";
+
+/// Refuses a server that cannot keep locks, with the reason.
+pub(crate) async fn look(link: &Link, place: &str) -> Result<(), Trouble> {
+    let told = link.call(Job::Ask(LOOK, &[]), link.limit()).await;
+    let told = told.map_err(Trouble::unsent)?;
+    let row = told.rows.first();
+    let number: Option<i32> = row.and_then(|row| row.try_get(0).ok());
+    let version: Option<String> = row.and_then(|row| row.try_get(1).ok());
+    let encoding: Option<String> = row.and_then(|row| row.try_get(2).ok());
+    let writable: Option<bool> = row.and_then(|row| row.try_get(3).ok());
+    if writable == Some(false) {
+        let trouble = Trouble::read_only(place);
+        return Err(trouble);
+    }
+    judge(
+        number.unwrap_or_default(),
+        &version.unwrap_or_default(),
+        &encoding.unwrap_or_default(),
+    )
+    .map_err(|why| Trouble::new(ErrorKind::Unsupported, why).unsent())
+}
+
+fn judge(number: i32, version: &str, encoding: &str) -> Result<(), String> {
+    if number / 10_000 < OLDEST {
+        return Err(format!(
+            "the server's version is {version:?}: PostgreSQL {OLDEST} is needed, or later"
+        ));
+    }
+    // Names are text, so that people can read the tables; another encoding would refuse some of them, or change them.
+    if encoding != "UTF8" {
+        return Err(format!(
+            "the database's encoding is {encoding:?}: names of locks need UTF8, so create the database with ENCODING 'UTF8'"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a pooler stands in between that gives our connection to others after each transaction.
+///
+/// Two connections that are open at the same time have two processes at the server, and each keeps its own. A pooler takes the server
+/// connection that was used last, so both meet the same one; or the one meets different ones.
+pub(crate) async fn is_pooled(link: &Link) -> Result<bool, Trouble> {
+    let (mut one, mut other) = (link.open_alone().await?, link.open_alone().await?);
+    let limit = link.limit();
+    let look = async {
+        let first = one.process().await?;
+        for _ in 0..3 {
+            if other.process().await? == first || one.process().await? != first {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    let outcome = tokio::time::timeout(limit, look).await;
+    let close = async {
+        Wire::close(one).await;
+        Wire::close(other).await;
+    };
+    let _ = tokio::time::timeout(limit, close).await;
+    outcome.unwrap_or_else(|_| {
+        Err(Trouble::new(
+            ErrorKind::TimedOut,
+            format!("the server did not answer within {limit:?}: is it overloaded or hung?"),
+        )
+        .unsent())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_that_cannot_keep_locks_are_refused_with_the_reason() {
+        for (number, version, encoding, expected) in [
+            (110_022, "11.22", "UTF8", "PostgreSQL 12 is needed"),
+            (0, "", "UTF8", "PostgreSQL 12 is needed"),
+            (150_000, "15.0", "LATIN1", "ENCODING 'UTF8'"),
+        ] {
+            let reason = judge(number, version, encoding).expect_err(expected);
+            assert!(reason.contains(expected), "{reason}");
+        }
+        judge(120_000, "12.0", "UTF8").expect("a good server");
+    }
+}

@@ -1,0 +1,354 @@
+-- The tables and functions of mode lease. Times are by the server's clock.
+-- {prefix}meta      lease: the version of all this
+-- {prefix}tokens    where fencing tokens and places in queues come from: a sequence is never rolled back (C11)
+-- {prefix}locks     one row for each name: the exclusive hold, and the last token. A free lock has no owner.
+--                   crowd: there may be rows in {prefix}holders or {prefix}waiters; doubt_until: till then there may be some in
+--                   {prefix}abandoned
+-- {prefix}holders   one row for each shared holder (permits = 0) and each permit (permits = the semaphore's limit)
+-- {prefix}waiters   the queue: first come, first served by ticket. permits = -1: wants it alone. bell: a lock that the connection keeps
+--                   which listens for this waiter; nobody hears a bell that is free
+-- {prefix}abandoned attempts that must not take effect any more, remembered for some minutes
+--
+-- Everybody who changes anything of a name locks its row in {prefix}locks first and looks at the clock and at the other tables after
+-- that. So each sees what the one before has committed, which is true at READ COMMITTED alone: every function makes sure of it. What is
+-- told by NOTIFY is sent by the server when the transaction has been committed, never before.
+--
+-- One at a time: two that make the same table at once would fail.
+SELECT pg_advisory_xact_lock(4983251072931170125);
+CREATE TABLE IF NOT EXISTS {prefix}meta (k text PRIMARY KEY, v bigint NOT NULL);
+CREATE SEQUENCE IF NOT EXISTS {prefix}tokens;
+CREATE TABLE IF NOT EXISTS {prefix}locks (
+  name text COLLATE "C" PRIMARY KEY,
+  owner uuid,
+  token bigint NOT NULL DEFAULT 0,
+  lease_us bigint NOT NULL DEFAULT 0,
+  taken_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  expires_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  crowd boolean NOT NULL DEFAULT false,
+  doubt_until timestamptz NOT NULL DEFAULT '-infinity',
+  label text NOT NULL DEFAULT ''
+) WITH (fillfactor = 50);
+CREATE TABLE IF NOT EXISTS {prefix}holders (
+  name text COLLATE "C" NOT NULL,
+  attempt uuid NOT NULL,
+  permits integer NOT NULL,
+  token bigint NOT NULL,
+  lease_us bigint NOT NULL,
+  taken_at timestamptz NOT NULL,
+  expires_at timestamptz NOT NULL,
+  label text NOT NULL,
+  PRIMARY KEY (name, attempt)
+) WITH (fillfactor = 50);
+CREATE TABLE IF NOT EXISTS {prefix}waiters (
+  name text COLLATE "C" NOT NULL,
+  ticket bigint NOT NULL,
+  attempt uuid NOT NULL,
+  permits integer NOT NULL,
+  lease_us bigint NOT NULL,
+  patience_us bigint NOT NULL,
+  channel text NOT NULL,
+  bell bigint,
+  until timestamptz NOT NULL,
+  label text NOT NULL,
+  PRIMARY KEY (name, ticket)
+) WITH (fillfactor = 50);
+CREATE UNIQUE INDEX IF NOT EXISTS {index}waiters_attempt ON {prefix}waiters (attempt);
+CREATE TABLE IF NOT EXISTS {prefix}abandoned (
+  attempt uuid PRIMARY KEY,
+  until timestamptz NOT NULL
+);
+
+-- What every function that changes something begins with. A caller that gets DLK01 begins a transaction of the right kind itself.
+-- Without a log that is written at the commit, a restart of the server could free what somebody was told to hold.
+CREATE OR REPLACE FUNCTION {prefix}begin() RETURNS void LANGUAGE plpgsql AS $dlock$
+BEGIN
+  IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+    RAISE EXCEPTION 'locks need READ COMMITTED' USING ERRCODE = 'DLK01';
+  END IF;
+  IF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'local', true);
+  END IF;
+END $dlock$;
+
+-- Gives a lock to the waiters whose turn it is, and tells each. The caller has the lock's row.
+-- arguments  name; the attempt that asks, which is here and is not given anything; the time
+-- returns    whether it is held alone now; how many share it, and their kind of permits; the first waiter that must go on waiting, and
+--            its kind; when the first hold ends
+--
+-- A waiter that gave a sign of life a moment ago, and listens, gets its whole lease and is told the token: it needs no further trip. Another one
+-- gets as long as a waiter may be silent, and confirms; so one that died costs the others no more.
+CREATE OR REPLACE FUNCTION {prefix}settle(a_name text, a_me uuid, a_now timestamptz,
+  OUT alone boolean, OUT sharing integer, OUT kind integer, OUT head uuid, OUT head_kind integer, OUT free_at timestamptz)
+LANGUAGE plpgsql AS $dlock$
+DECLARE
+  w record;
+  whole boolean;
+  fresh bigint;
+  ends timestamptz;
+BEGIN
+  SELECT owner IS NOT NULL AND expires_at > a_now, expires_at INTO alone, free_at FROM {prefix}locks WHERE name = a_name;
+  DELETE FROM {prefix}holders WHERE name = a_name AND expires_at <= a_now;
+  SELECT count(*), max(permits), min(expires_at) INTO sharing, kind, ends FROM {prefix}holders WHERE name = a_name;
+  IF NOT alone THEN free_at := ends; END IF;
+  FOR w IN SELECT * FROM {prefix}waiters WHERE name = a_name ORDER BY ticket LOOP
+    IF w.attempt IS DISTINCT FROM a_me AND (w.until <= a_now OR pg_try_advisory_xact_lock_shared(w.bell)) THEN
+      DELETE FROM {prefix}waiters WHERE name = a_name AND ticket = w.ticket;
+      CONTINUE;
+    END IF;
+    head := w.attempt;
+    head_kind := w.permits;
+    EXIT WHEN alone OR w.attempt = a_me;
+    EXIT WHEN sharing > 0 AND (w.permits < 0 OR w.permits <> kind OR (w.permits > 0 AND sharing >= w.permits));
+    whole := w.bell IS NOT NULL AND extract(epoch FROM w.until - a_now) * 3000000 >= w.patience_us * 2;
+    ends := a_now + CASE WHEN whole THEN w.lease_us ELSE least(w.lease_us, w.patience_us) END * interval '1 microsecond';
+    fresh := nextval('{prefix}tokens');
+    DELETE FROM {prefix}waiters WHERE name = a_name AND ticket = w.ticket;
+    IF w.permits < 0 THEN
+      alone := true;
+      free_at := ends;
+      UPDATE {prefix}locks SET owner = w.attempt, token = fresh, lease_us = w.lease_us, taken_at = a_now, expires_at = ends, label = w.label
+      WHERE name = a_name;
+    ELSE
+      sharing := sharing + 1;
+      kind := w.permits;
+      free_at := least(free_at, ends);
+      INSERT INTO {prefix}holders VALUES (a_name, w.attempt, w.permits, fresh, w.lease_us, a_now, ends, w.label);
+      UPDATE {prefix}locks SET token = fresh, owner = NULL WHERE name = a_name;
+    END IF;
+    IF w.channel <> '' THEN
+      PERFORM pg_notify(w.channel, w.attempt || CASE WHEN whole THEN ' ' || fresh ELSE '' END);
+    END IF;
+    head := NULL;
+    head_kind := NULL;
+  END LOOP;
+END $dlock$;
+
+-- Lets the short ways of acquire and release know whether they are enough. The last step of every change.
+CREATE OR REPLACE FUNCTION {prefix}finish(a_name text) RETURNS void LANGUAGE plpgsql AS $dlock$
+BEGIN
+  UPDATE {prefix}locks SET crowd = NOT crowd
+  WHERE name = a_name AND crowd <> (EXISTS (SELECT FROM {prefix}waiters w WHERE w.name = a_name)
+    OR EXISTS (SELECT FROM {prefix}holders h WHERE h.name = a_name));
+END $dlock$;
+
+-- Takes a lock, confirms a grant, or keeps a place in the queue alive: one function for the three, idempotent by attempt.
+-- arguments  name; attempt; kind: -1 alone, 0 shared, else the limit of a semaphore; lease, us; label; channel to tell a grant to, NULL: does
+--            not wait, '': asks again by itself; bell of the connection that listens; how long a waiter may be silent, us
+-- returns    said: 1 held, and the number is the token; 0 busy, and the number is the time after which asking again is worth it (us,
+--            0: not known); 2 abandoned; 3 conflict, and the number is the limit in use. And the last token that was given out before
+CREATE OR REPLACE FUNCTION {prefix}acquire(a_name text, a_attempt uuid, a_kind integer, a_lease bigint, a_label text, a_channel text,
+  a_bell bigint, a_patience bigint, OUT said integer, OUT number bigint, OUT last_token bigint)
+LANGUAGE plpgsql AS $dlock$
+DECLARE
+  t timestamptz;
+  l record;
+  s record;
+  lasts interval := a_lease * interval '1 microsecond';
+BEGIN
+  PERFORM {prefix}begin();
+  -- The short way: plainly free. When somebody else changes the row meanwhile, the server reads it again and evaluates all of this anew.
+  IF a_kind < 0 THEN
+    UPDATE {prefix}locks SET owner = a_attempt, token = nextval('{prefix}tokens'), lease_us = a_lease, label = a_label,
+      taken_at = clock_timestamp(), expires_at = clock_timestamp() + lasts
+    WHERE name = a_name AND (owner IS NULL OR expires_at <= clock_timestamp()) AND NOT crowd AND doubt_until <= clock_timestamp()
+    RETURNING token INTO number;
+    IF FOUND THEN
+      said := 1;
+      RETURN;
+    END IF;
+  END IF;
+  LOOP
+    SELECT * INTO l FROM {prefix}locks WHERE name = a_name FOR UPDATE;
+    EXIT WHEN FOUND;
+    INSERT INTO {prefix}locks (name) VALUES (a_name) ON CONFLICT DO NOTHING;
+  END LOOP;
+  t := clock_timestamp();
+  last_token := l.token;
+  -- Ours already.
+  IF l.owner = a_attempt AND l.expires_at > t THEN
+    UPDATE {prefix}locks SET expires_at = t + lasts WHERE name = a_name;
+    said := 1;
+    number := l.token;
+    RETURN;
+  END IF;
+  UPDATE {prefix}holders SET expires_at = t + lasts WHERE name = a_name AND attempt = a_attempt AND expires_at > t RETURNING token INTO number;
+  IF FOUND THEN
+    said := 1;
+    RETURN;
+  END IF;
+  IF l.doubt_until > t AND EXISTS (SELECT FROM {prefix}abandoned WHERE attempt = a_attempt AND until > t) THEN
+    said := 2;
+    RETURN;
+  END IF;
+
+  SELECT * INTO s FROM {prefix}settle(a_name, a_attempt, t);
+  IF NOT s.alone AND (s.head IS NULL OR s.head = a_attempt)
+    AND (s.sharing = 0 OR (a_kind = s.kind AND (a_kind = 0 OR s.sharing < a_kind)))
+  THEN
+    said := 1;
+    number := nextval('{prefix}tokens');
+    DELETE FROM {prefix}waiters WHERE name = a_name AND attempt = a_attempt;
+    IF a_kind < 0 THEN
+      UPDATE {prefix}locks SET owner = a_attempt, token = number, lease_us = a_lease, label = a_label, taken_at = t, expires_at = t + lasts
+      WHERE name = a_name;
+    ELSE
+      INSERT INTO {prefix}holders VALUES (a_name, a_attempt, a_kind, number, a_lease, t, t + lasts, a_label);
+      UPDATE {prefix}locks SET token = number, owner = NULL, expires_at = t WHERE name = a_name;
+      -- Those who fit beside us need not wait for the next release.
+      PERFORM {prefix}settle(a_name, NULL, t);
+    END IF;
+    PERFORM {prefix}finish(a_name);
+    RETURN;
+  END IF;
+
+  IF a_kind > 0 AND s.sharing > 0 AND s.kind > 0 THEN
+    IF s.kind <> a_kind THEN said := 3; number := s.kind; END IF;
+  ELSIF a_kind > 0 AND s.head_kind > 0 AND s.head_kind <> a_kind THEN
+    said := 3;
+    number := s.head_kind;
+  END IF;
+  IF said IS NULL THEN
+    said := 0;
+    number := 0;
+    IF a_channel IS NOT NULL THEN
+      UPDATE {prefix}waiters SET channel = a_channel, bell = a_bell, until = t + a_patience * interval '1 microsecond'
+      WHERE name = a_name AND attempt = a_attempt;
+      IF NOT FOUND THEN
+        INSERT INTO {prefix}waiters VALUES (a_name, nextval('{prefix}tokens'), a_attempt, a_kind, a_lease, a_patience, a_channel, a_bell,
+          t + a_patience * interval '1 microsecond', a_label);
+        IF s.head IS NULL THEN s.head := a_attempt; END IF;
+      END IF;
+    END IF;
+    -- Only the first of the queue looks when the lease ends: no herd.
+    IF a_channel IS NULL OR s.head = a_attempt THEN
+      number := greatest(1, extract(epoch FROM s.free_at - t) * 1000000);
+    END IF;
+    -- A grant that settle has made is no longer to come for anybody who hears of it later.
+    SELECT token INTO last_token FROM {prefix}locks WHERE name = a_name;
+  END IF;
+  PERFORM {prefix}finish(a_name);
+END $dlock$;
+
+-- Ends whatever an attempt has: a hold or a place in the queue, and hands the lock to the next live waiter.
+-- arguments  name; attempt; for how long requests of the attempt that are still under way are refused, us; 0 when there are none
+-- returns    1 when it held the lock until now, else 0
+CREATE OR REPLACE FUNCTION {prefix}release(a_name text, a_attempt uuid, a_memory bigint) RETURNS integer
+LANGUAGE plpgsql AS $dlock$
+DECLARE
+  t timestamptz;
+  l record;
+  held boolean;
+BEGIN
+  PERFORM {prefix}begin();
+  IF a_memory = 0 THEN
+    UPDATE {prefix}locks SET owner = NULL, expires_at = clock_timestamp()
+    WHERE name = a_name AND owner = a_attempt AND expires_at > clock_timestamp() AND NOT crowd;
+    IF FOUND THEN RETURN 1; END IF;
+  END IF;
+  LOOP
+    SELECT * INTO l FROM {prefix}locks WHERE name = a_name FOR UPDATE;
+    EXIT WHEN FOUND;
+    IF a_memory = 0 THEN RETURN 0; END IF;
+    -- A late request must find the word about the memory, so nobody else may make the row without it.
+    INSERT INTO {prefix}locks (name) VALUES (a_name) ON CONFLICT DO NOTHING;
+  END LOOP;
+  t := clock_timestamp();
+  DELETE FROM {prefix}waiters WHERE name = a_name AND attempt = a_attempt;
+  IF l.owner = a_attempt THEN
+    held := l.expires_at > t;
+    UPDATE {prefix}locks SET owner = NULL, expires_at = t WHERE name = a_name;
+  ELSE
+    DELETE FROM {prefix}holders WHERE name = a_name AND attempt = a_attempt RETURNING expires_at > t INTO held;
+  END IF;
+  IF a_memory > 0 THEN
+    INSERT INTO {prefix}abandoned VALUES (a_attempt, t + a_memory * interval '1 microsecond')
+    ON CONFLICT (attempt) DO UPDATE SET until = EXCLUDED.until;
+    UPDATE {prefix}locks SET doubt_until = greatest(doubt_until, t + a_memory * interval '1 microsecond') WHERE name = a_name;
+    DELETE FROM {prefix}abandoned WHERE attempt IN
+      (SELECT attempt FROM {prefix}abandoned WHERE until <= t LIMIT 100 FOR UPDATE SKIP LOCKED);
+  END IF;
+  PERFORM {prefix}settle(a_name, NULL, t);
+  PERFORM {prefix}finish(a_name);
+  RETURN CASE WHEN held THEN 1 ELSE 0 END;
+END $dlock$;
+
+-- Extends all holds of a batch that are still ours. An attempt is unique, so the two lists need not be paired. The rows are locked in the
+-- order of their names: two batches would wait for each other otherwise.
+-- arguments  names, attempts
+-- returns    the attempts whose holds were extended
+CREATE OR REPLACE FUNCTION {prefix}renew(a_names text[], a_attempts uuid[]) RETURNS SETOF uuid LANGUAGE plpgsql AS $dlock$
+DECLARE
+  t timestamptz;
+BEGIN
+  PERFORM {prefix}begin();
+  PERFORM FROM {prefix}locks WHERE name = ANY (a_names) ORDER BY name FOR UPDATE;
+  t := clock_timestamp();
+  RETURN QUERY UPDATE {prefix}locks SET expires_at = t + lease_us * interval '1 microsecond'
+    WHERE name = ANY (a_names) AND owner = ANY (a_attempts) AND expires_at > t RETURNING owner;
+  RETURN QUERY UPDATE {prefix}holders SET expires_at = t + lease_us * interval '1 microsecond'
+    WHERE name = ANY (a_names) AND attempt = ANY (a_attempts) AND expires_at > t RETURNING attempt;
+END $dlock$;
+
+-- Turns an exclusive hold into a shared one; false when it is gone. Repeating it is harmless.
+CREATE OR REPLACE FUNCTION {prefix}downgrade(a_name text, a_attempt uuid) RETURNS boolean LANGUAGE plpgsql AS $dlock$
+DECLARE
+  t timestamptz;
+  l record;
+BEGIN
+  PERFORM {prefix}begin();
+  SELECT * INTO l FROM {prefix}locks WHERE name = a_name FOR UPDATE;
+  t := clock_timestamp();
+  IF NOT FOUND OR l.owner IS DISTINCT FROM a_attempt OR l.expires_at <= t THEN
+    RETURN EXISTS (SELECT FROM {prefix}holders WHERE name = a_name AND attempt = a_attempt AND permits = 0 AND expires_at > t);
+  END IF;
+  INSERT INTO {prefix}holders VALUES (a_name, a_attempt, 0, l.token, l.lease_us, l.taken_at, l.expires_at, l.label);
+  UPDATE {prefix}locks SET owner = NULL, expires_at = t WHERE name = a_name;
+  PERFORM {prefix}settle(a_name, NULL, t);
+  PERFORM {prefix}finish(a_name);
+  RETURN true;
+END $dlock$;
+
+-- Ends every hold of a name, whoever has it; false when there was none.
+CREATE OR REPLACE FUNCTION {prefix}break(a_name text) RETURNS boolean LANGUAGE plpgsql AS $dlock$
+DECLARE
+  t timestamptz;
+  l record;
+  had boolean;
+BEGIN
+  PERFORM {prefix}begin();
+  SELECT * INTO l FROM {prefix}locks WHERE name = a_name FOR UPDATE;
+  IF NOT FOUND THEN RETURN false; END IF;
+  t := clock_timestamp();
+  had := l.owner IS NOT NULL AND l.expires_at > t
+    OR EXISTS (SELECT FROM {prefix}holders WHERE name = a_name AND expires_at > t);
+  DELETE FROM {prefix}holders WHERE name = a_name;
+  UPDATE {prefix}locks SET owner = NULL, expires_at = t WHERE name = a_name;
+  PERFORM {prefix}settle(a_name, NULL, t);
+  PERFORM {prefix}finish(a_name);
+  RETURN had;
+END $dlock$;
+
+-- Removes rows of locks that nobody has used for a time, some hundred at once, and before them what the dead have left in queues. A row
+-- that is locked is in use. Tokens go on: they come from a sequence.
+-- arguments  age, us
+-- returns    how many rows of locks
+CREATE OR REPLACE FUNCTION {prefix}sweep(a_age bigint) RETURNS bigint LANGUAGE plpgsql AS $dlock$
+DECLARE
+  swept bigint;
+  l record;
+BEGIN
+  PERFORM {prefix}begin();
+  FOR l IN SELECT name FROM {prefix}locks
+    WHERE crowd AND expires_at <= clock_timestamp() - a_age * interval '1 microsecond' LIMIT 500 FOR UPDATE SKIP LOCKED
+  LOOP
+    PERFORM {prefix}settle(l.name, NULL, clock_timestamp());
+    PERFORM {prefix}finish(l.name);
+  END LOOP;
+  DELETE FROM {prefix}locks WHERE name IN (SELECT name FROM {prefix}locks
+    WHERE expires_at <= clock_timestamp() - a_age * interval '1 microsecond' AND doubt_until <= clock_timestamp() AND NOT crowd
+    LIMIT 500 FOR UPDATE SKIP LOCKED);
+  GET DIAGNOSTICS swept = ROW_COUNT;
+  RETURN swept;
+END $dlock$;
+
+INSERT INTO {prefix}meta (k, v) VALUES ('lease', 1) ON CONFLICT DO NOTHING;

@@ -1,0 +1,216 @@
+//! The whole conformance suite against PostgreSQL: directly, and behind a PgBouncer that gives connections to others after each transaction.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod postgres_support;
+
+use std::process::ExitCode;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::time::Duration;
+
+use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, async_trait};
+use dlock_core::backend::Backend;
+use dlock_core::{Error, ErrorKind, Name, Result};
+use dlock_postgres::Config;
+use integration_tests::{Direction, FaultProxy, PgBouncer, PgBouncerServer, PostgresServer};
+use postgres_support::{connection, with};
+use tokio::sync::OnceCell;
+
+fn main() -> ExitCode {
+    if let Some(code) = dlock_conformance::process::serve(async |url| open(url).await) {
+        return code;
+    }
+    dlock_conformance::main_all(vec![
+        Arc::new(Store {
+            name: "postgres_lease",
+            prefix: "c_",
+            url: OnceLock::new(),
+            server: OnceCell::new(),
+            bouncer: None,
+        }),
+        Arc::new(Store {
+            name: "postgres_lease_pgbouncer",
+            prefix: "b_",
+            url: OnceLock::new(),
+            server: OnceCell::new(),
+            bouncer: Some(OnceCell::new()),
+        }),
+    ])
+}
+
+/// The cases have runtimes of their own; what the server needs outlives them here.
+static RUNTIME: LazyLock<tokio::runtime::Runtime> =
+    LazyLock::new(|| tokio::runtime::Runtime::new().expect("a runtime"));
+
+static KEPT: Mutex<Vec<Arc<FaultProxy>>> = Mutex::new(Vec::new());
+
+/// A server, perhaps with a pooler in front.
+struct Store {
+    name: &'static str,
+    prefix: &'static str,
+    /// Once it runs.
+    url: OnceLock<String>,
+    server: OnceCell<PostgresServer>,
+    bouncer: Option<OnceCell<PgBouncerServer>>,
+}
+
+async fn open(url: &str) -> Result<Arc<dyn Backend>> {
+    Ok(Arc::new(Config::from_url(url)?.connect().await?))
+}
+
+fn broken(error: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Store, format!("the test's own server: {error}"))
+}
+
+impl Store {
+    async fn server(&self) -> Result<&PostgresServer> {
+        let start = || async {
+            RUNTIME
+                .spawn(PostgresServer::start())
+                .await
+                .expect("its task")
+        };
+        self.server.get_or_try_init(start).await.map_err(broken)
+    }
+
+    /// Where clients connect to.
+    async fn addr(&self) -> Result<std::net::SocketAddr> {
+        let server = self.server().await?.addr();
+        let addr = match &self.bouncer {
+            None => server,
+            Some(bouncer) => {
+                let settings = PgBouncer {
+                    to: server,
+                    mode: "transaction",
+                    size: 20,
+                };
+                let start = || async {
+                    let start = RUNTIME.spawn(PgBouncerServer::start_with(settings));
+                    start.await.expect("its task")
+                };
+                bouncer.get_or_try_init(start).await.map_err(broken)?.addr()
+            }
+        };
+        self.url.get_or_init(|| self.url(addr));
+        Ok(addr)
+    }
+
+    fn url(&self, addr: std::net::SocketAddr) -> String {
+        let url = format!("postgres://dlock@{addr}/dlock");
+        with(&url, &format!("table_prefix={}", self.prefix))
+    }
+
+    async fn admin(&self) -> Result<tokio_postgres::Client> {
+        Ok(connection(&self.server().await?.url()).await)
+    }
+}
+
+#[async_trait]
+impl Harness for Store {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    async fn connect(&self) -> Result<Arc<dyn Backend>> {
+        open(&self.url(self.addr().await?)).await
+    }
+
+    fn abilities(&self) -> &'static [Ability] {
+        Ability::ALL
+    }
+
+    async fn faulty(&self) -> Result<Faulty> {
+        let proxy = FaultProxy::start(self.addr().await?)
+            .await
+            .map_err(broken)?;
+        let url = self.url(proxy.addr());
+        let proxy = Arc::new(proxy);
+        // A case may drop the handle and go on with the client.
+        KEPT.lock().expect("no panic").push(proxy.clone());
+        Ok(Faulty {
+            backend: open(&url).await?,
+            fault: Arc::new(Line(proxy)),
+        })
+    }
+
+    async fn expire(&self, name: &Name) -> Result<()> {
+        let admin = self.admin().await?;
+        for table in ["locks", "holders"] {
+            let sql = format!(
+                "UPDATE {}{table} SET expires_at = clock_timestamp() - interval '1 second' \
+                 WHERE name = $1 AND expires_at > clock_timestamp()",
+                self.prefix
+            );
+            admin
+                .execute(&sql, &[&name.as_str()])
+                .await
+                .map_err(broken)?;
+        }
+        Ok(())
+    }
+
+    async fn residue(&self) -> Result<Residue> {
+        let admin = self.admin().await?;
+        let mut left = Residue::new();
+        let prefix = self.prefix;
+        let mut count = async |what: &str, sql: String| -> Result<()> {
+            let sql = format!("SELECT count(*) FROM {sql}");
+            let row = admin.query_one(&sql, &[]).await.map_err(broken)?;
+            left.insert(what.to_owned(), row.get::<_, i64>(0).unsigned_abs());
+            Ok(())
+        };
+        count("holds", format!("{prefix}locks WHERE owner IS NOT NULL")).await?;
+        count("holders", format!("{prefix}holders")).await?;
+        count("waiters", format!("{prefix}waiters")).await?;
+        // The pooler keeps its own.
+        if self.bouncer.is_none() {
+            let connections = "pg_stat_activity WHERE application_name = 'dlock'";
+            count("connections", connections.to_owned()).await?;
+        }
+        let transactions =
+            "pg_stat_activity WHERE application_name = 'dlock' AND xact_start IS NOT NULL";
+        count("transactions", transactions.to_owned()).await?;
+        count(
+            "advisory",
+            "pg_locks WHERE locktype = 'advisory'".to_owned(),
+        )
+        .await?;
+        Ok(left)
+    }
+
+    fn address(&self) -> String {
+        self.url.get().cloned().unwrap_or_default()
+    }
+}
+
+struct Line(Arc<FaultProxy>);
+
+#[async_trait]
+impl Fault for Line {
+    async fn cut(&self) {
+        self.0.refuse();
+        self.0.reset_all().await;
+    }
+
+    async fn hang(&self) {
+        self.0.black_hole(Direction::Both);
+    }
+
+    async fn heal(&self) {
+        self.0.heal().await;
+        self.0.accept();
+    }
+
+    async fn lose_reply(&self) {
+        self.0.drop_reply(1);
+    }
+
+    async fn delay_replies(&self, delay: Duration) {
+        self.0.delay(Direction::ToClient, delay);
+    }
+}
