@@ -18,6 +18,8 @@ pub use dlock_file as file;
 pub use dlock_memory as memory;
 #[cfg(feature = "mysql")]
 pub use dlock_mysql as mysql;
+#[cfg(feature = "postgres")]
+pub use dlock_postgres as postgres;
 #[cfg(feature = "redis")]
 pub use dlock_redis as redis;
 #[cfg(feature = "redlock")]

@@ -21,6 +21,8 @@ const SCHEMES: &[Scheme] = &[
     scheme("etcd", "etcd", cfg!(feature = "etcd")),
     scheme("etcds", "etcd", cfg!(feature = "etcd")),
     scheme("mysql", "mysql", cfg!(feature = "mysql")),
+    scheme("postgres", "postgres", cfg!(feature = "postgres")),
+    scheme("postgresql", "postgres", cfg!(feature = "postgres")),
     scheme("zk", "zk", cfg!(feature = "zk")),
     scheme("zks", "zk", cfg!(feature = "zk")),
 ];
@@ -92,6 +94,10 @@ async fn dispatch(url: &str) -> Result<Arc<dyn Backend>> {
         #[cfg(feature = "mysql")]
         "mysql" => Ok(Arc::new(
             dlock_mysql::Config::from_url(url)?.connect().await?,
+        )),
+        #[cfg(feature = "postgres")]
+        "postgres" => Ok(Arc::new(
+            dlock_postgres::Config::from_url(url)?.connect().await?,
         )),
         #[cfg(feature = "zk")]
         "zk" => Ok(Arc::new(dlock_zk::Config::from_url(url)?.connect().await?)),

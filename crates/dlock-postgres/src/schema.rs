@@ -38,13 +38,17 @@ pub fn migration(schema: &str, table_prefix: &str) -> Result<String> {
 
 /// A statement with its comments left out and the names of the tables filled in.
 pub(crate) fn statement(sql: &str, config: &Config) -> String {
+    statement_of(sql, &config.schema, &config.table_prefix)
+}
+
+pub(crate) fn statement_of(sql: &str, schema: &str, prefix: &str) -> String {
     let lines: Vec<&str> = sql
         .lines()
         .filter(|line| !line.starts_with("--"))
         .map(str::trim)
         .filter(|line| !line.is_empty())
         .collect();
-    with_tables(&lines.join(" "), &config.schema, &config.table_prefix)
+    with_tables(&lines.join(" "), schema, prefix)
 }
 
 /// The names of tables and functions, with their schema and quoted: whatever the search path is, and whatever words SQL has.

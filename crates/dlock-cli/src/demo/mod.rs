@@ -7,6 +7,8 @@ mod stock_etcd;
 mod stock_file;
 #[cfg(feature = "mysql")]
 mod stock_mysql;
+#[cfg(feature = "postgres")]
+mod stock_postgres;
 #[cfg(feature = "redis")]
 mod stock_redis;
 #[cfg(feature = "zk")]

@@ -64,6 +64,12 @@ const STORES: &[Store] = &[
         schemes: &["mysql"],
         open: |url, id| Box::pin(super::stock_mysql::open(url, id)),
     },
+    #[cfg(feature = "postgres")]
+    Store {
+        name: "postgres",
+        schemes: &["postgres", "postgresql"],
+        open: |url, id| Box::pin(super::stock_postgres::open(url, id)),
+    },
 ];
 
 /// Locks of this host; a file is where its data would be.

@@ -9,6 +9,8 @@ mod etcd;
 mod file;
 #[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(any(feature = "etcd", feature = "zk"))]
 mod quorum;
 #[cfg(feature = "redis")]
@@ -83,7 +85,8 @@ pub(crate) struct Patient<'a> {
             feature = "redlock",
             feature = "etcd",
             feature = "zk",
-            feature = "mysql"
+            feature = "mysql",
+            feature = "postgres"
         )),
         allow(dead_code, reason = "for checks that connect by themselves")
     )]
@@ -112,6 +115,8 @@ const CHECKS: &[(&str, Check)] = &[
     ("zk", |patient| Box::pin(zk::check(patient))),
     #[cfg(feature = "mysql")]
     ("mysql", |patient| Box::pin(mysql::check(patient))),
+    #[cfg(feature = "postgres")]
+    ("postgres", |patient| Box::pin(postgres::check(patient))),
 ];
 
 pub(crate) async fn run(store: &Store) -> Outcome {
@@ -178,7 +183,8 @@ async fn measure(locks: &Locks) -> dlock::Result<Duration> {
     feature = "redlock",
     feature = "etcd",
     feature = "zk",
-    feature = "mysql"
+    feature = "mysql",
+    feature = "postgres"
 ))]
 pub(crate) fn numbers(version: &str) -> Vec<u32> {
     let end = version.find(|c: char| !c.is_ascii_digit() && c != '.');

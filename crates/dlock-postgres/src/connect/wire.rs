@@ -24,7 +24,7 @@ pub(crate) type Arg<'a> = (&'a (dyn ToSql + Sync), Type);
 pub(crate) type Sink = UnboundedSender<String>;
 
 /// The connection itself, which is driven by whoever waits for an answer.
-type Driver = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send>>;
+pub(crate) type Driver = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send>>;
 
 /// One connection.
 ///
@@ -32,7 +32,8 @@ type Driver = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + S
 /// in which it is dropped.
 pub(crate) struct Wire {
     client: Client,
-    driver: Driver,
+    /// `None` when the connection has ended.
+    driver: Option<Driver>,
     used: Instant,
 }
 
@@ -53,7 +54,7 @@ impl Wire {
             let (client, driver) = dial(config, place, sink).await?;
             Ok(Self {
                 client,
-                driver,
+                driver: Some(driver),
                 used: Instant::now(),
             })
         };
@@ -119,20 +120,28 @@ impl Wire {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        !self.client.is_closed()
+        self.driver.is_some() && !self.client.is_closed()
+    }
+
+    /// The client, and what somebody has to run for it.
+    #[cfg(feature = "client")]
+    pub(crate) fn into_parts(self) -> (Client, Option<Driver>) {
+        (self.client, self.driver)
     }
 
     /// Says goodbye.
     pub(crate) async fn close(self) {
         let Self { client, driver, .. } = self;
         drop(client);
-        let _ = driver.await;
+        if let Some(driver) = driver {
+            let _ = driver.await;
+        }
     }
 }
 
 /// Runs a request, and the connection with it.
 async fn drive<T>(
-    driver: &mut Driver,
+    driver: &mut Option<Driver>,
     request: impl Future<Output = Result<T, tokio_postgres::Error>>,
 ) -> Result<T, Trouble> {
     let mut request = pin!(request);
@@ -142,10 +151,14 @@ async fn drive<T>(
         if let Poll::Ready(answer) = request.as_mut().poll(cx) {
             return Poll::Ready(answer.map_err(Trouble::from));
         }
-        if ended.is_none()
-            && let Poll::Ready(end) = driver.as_mut().poll(cx)
-        {
-            ended = Some(end);
+        // It may have ended with the answer before this one.
+        match driver.as_mut().map(|driver| driver.as_mut().poll(cx)) {
+            Some(Poll::Pending) => {}
+            Some(Poll::Ready(end)) => {
+                *driver = None;
+                ended = Some(end);
+            }
+            None => ended = Some(Ok(())),
         }
         if let Poll::Ready(answer) = request.as_mut().poll(cx) {
             // The connection knows more about its end than the request.

@@ -1,0 +1,81 @@
+//! A lock that lives inside your own transaction: it is yours from [`lock`](TransactionLocks::lock) to the commit or rollback.
+//!
+//! Nothing else is needed for work that is one transaction in one database: no lease, no renewal, no token, and no way to lose it
+//! before the commit. What the transaction does is undone with it.
+//!
+//! ```no_run
+//! # async fn sell(client: &mut dlock_postgres::tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! use dlock_postgres::transaction::TransactionLocks;
+//!
+//! let locks = TransactionLocks::new("public", "shop_")?; // its table is made once, by locks.table_sql()
+//! let tx = client.transaction().await?;
+//! locks.lock(&tx, "stock:42").await?; // waits for the transaction that has it
+//! tx.execute("UPDATE stock SET n = n - 1 WHERE id = 42", &[]).await?;
+//! tx.commit().await?; // and the lock is free
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! It is a row and not an advisory lock: those have keys of 64 bits, which strangers share, and two names may have the same.
+
+use dlock_core::{Name, Result};
+use tokio_postgres::Transaction;
+use tokio_postgres::types::Type;
+
+use crate::connect::Arg;
+use crate::fenced::explain;
+use crate::key::{check_prefix, check_schema};
+use crate::schema::statement_of;
+
+/// The table whose rows are the locks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransactionLocks {
+    table: String,
+    lock: String,
+}
+
+impl TransactionLocks {
+    /// The table with this prefix in this schema, as in `public.shop_transactions`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](dlock_core::ErrorKind::Invalid) when one of them is none: small letters, digits and `_`.
+    pub fn new(schema: &str, table_prefix: &str) -> Result<Self> {
+        check_schema(schema)?;
+        check_prefix(table_prefix)?;
+        let one = |sql: &str| statement_of(sql, schema, table_prefix);
+        Ok(Self {
+            table: one(
+                "CREATE TABLE IF NOT EXISTS {prefix}transactions (name text COLLATE \"C\" PRIMARY KEY, used timestamptz NOT NULL)",
+            ),
+            lock: one(
+                "INSERT INTO {prefix}transactions (name, used) VALUES ($1, clock_timestamp()) \
+                 ON CONFLICT (name) DO UPDATE SET used = clock_timestamp()",
+            ),
+        })
+    }
+
+    /// The SQL that makes the table, if it is not there. Run it once.
+    pub fn table_sql(&self) -> &str {
+        &self.table
+    }
+
+    /// Waits for the lock, as part of the caller's transaction, as long as the server lets a statement wait (`lock_timeout`).
+    ///
+    /// Take several in one order, or the server ends one of two transactions that wait for each other.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](dlock_core::ErrorKind::Invalid) for a bad name; others when the server did not answer well. The transaction is then of no more use.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the server may still wait for the lock: roll the transaction back.
+    pub async fn lock(&self, tx: &Transaction<'_>, name: &str) -> Result<()> {
+        let name = Name::new(name)?;
+        let name = name.as_str();
+        let args: [Arg<'_>; 1] = [(&name, Type::TEXT)];
+        tx.execute_typed(&self.lock, &args).await.map_err(explain)?;
+        Ok(())
+    }
+}

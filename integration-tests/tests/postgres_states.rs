@@ -1,0 +1,599 @@
+//! What befalls a server and its users: standbys and promotions, rights, limits and settings that get in the way.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends where its expectation breaks"
+)]
+
+mod certificates;
+mod postgres_support;
+
+use std::time::{Duration, Instant};
+
+use dlock_core::backend::Backend;
+use dlock_core::{Capability, ErrorKind, HeldNow, Locks};
+use dlock_postgres::{Config, migration};
+use integration_tests::{Folder, PgBouncer, PgBouncerServer, Postgres, PostgresServer, until};
+use postgres_support::*;
+use tokio::net::TcpListener;
+
+async fn start() -> PostgresServer {
+    PostgresServer::start().await.expect("a server")
+}
+
+/// The same server for a user `app` with a password.
+fn of_app(server: &PostgresServer) -> String {
+    server.url().replace("dlock@", "app:app@")
+}
+
+async fn with_app(set: &str) -> PostgresServer {
+    let server = start().await;
+    let sql =
+        format!("CREATE ROLE app LOGIN PASSWORD 'app'; GRANT ALL ON SCHEMA public TO app; {set}");
+    server.sql(&sql).await.expect("a user");
+    server
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mistakes_are_told_apart_and_in_time() {
+    let server = with_app("").await;
+    let addr = server.addr();
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let silent_addr = silent.local_addr().expect("an address");
+    let nobody = {
+        let port = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        port.local_addr().expect("an address")
+    };
+    for (url, kind, expected) in [
+        (
+            format!("postgres://app:wr0ng@{addr}/dlock"),
+            ErrorKind::Denied,
+            "password",
+        ),
+        (
+            format!("postgres://app@{addr}/dlock"),
+            ErrorKind::Denied,
+            "password",
+        ),
+        (
+            format!("postgres://dlock@{addr}/nowhere"),
+            ErrorKind::Invalid,
+            "does not exist",
+        ),
+        (
+            format!("postgres://dlock@{addr}/dlock?schema=none"),
+            ErrorKind::Invalid,
+            "schema does not exist",
+        ),
+        (
+            format!("postgres://dlock@{nobody}/dlock"),
+            ErrorKind::Unreachable,
+            "is the server running?",
+        ),
+        (
+            format!("postgres://dlock@{silent_addr}/dlock"),
+            ErrorKind::TimedOut,
+            "let nobody in within",
+        ),
+        (
+            format!("postgres://dlock@{addr}/dlock?sslmode=verify-full"),
+            ErrorKind::Denied,
+            "does not offer TLS",
+        ),
+        (
+            "postgres://dlock@/dlock?host=/nowhere/at/all".to_owned(),
+            ErrorKind::Unreachable,
+            "right folder",
+        ),
+    ] {
+        let config = Config::from_url(&url).expect("a good URL");
+        let config = config.connect_timeout(Duration::from_secs(2));
+        let started = Instant::now();
+        let error = config.connect().await.expect_err(expected);
+        assert!(started.elapsed() < Duration::from_secs(10), "{error}");
+        let text = format!("{error} {error:?}");
+        assert_eq!(error.kind(), kind, "{text}");
+        assert!(text.contains(expected), "{text}");
+        assert_eq!(error.held_now(), HeldNow::No, "{text}");
+        assert!(!text.contains("wr0ng"), "{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sockets_and_password_files_let_in() {
+    let server = with_app("").await;
+    let folder = server.socket();
+    let url = format!(
+        "postgres:///dlock?host={}&port={}&user=dlock",
+        folder.display(),
+        server.port()
+    );
+    let locks = client(&url).await;
+    free(lock(&locks, "by a socket").await).await;
+    let files = Folder::new("passwords").expect("a folder");
+    let file = files.file("password");
+    std::fs::write(&file, "app\n").expect("a file");
+    let url = server.url().replace("dlock@", "app@");
+    let url = with(
+        &url,
+        &format!("table_prefix=p_&password_file={}", file.display()),
+    );
+    let locks = client(&url).await;
+    free(lock(&locks, "by a file").await).await;
+    // It is read for each connection: a new password needs no restart.
+    std::fs::write(&file, "wrong\n").expect("a file");
+    let error = Config::from_url(&url).expect("a good URL").connect().await;
+    assert_eq!(
+        error.expect_err("a wrong password").kind(),
+        ErrorKind::Denied
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_of_both_sides_are_checked() {
+    let folder = Folder::new("certificates").expect("a folder");
+    certificates::write(&folder);
+    let read = |name: &str| std::fs::read_to_string(folder.file(name)).expect("a file");
+    let server = PostgresServer::start_with(Postgres {
+        set: [
+            "ssl=on",
+            "ssl_cert_file={folder}/server.pem",
+            "ssl_key_file={folder}/server.key",
+            "ssl_ca_file={folder}/ca.pem",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        files: [
+            ("server.pem", "ca-server.pem"),
+            ("server.key", "ca-server.key"),
+            ("ca.pem", "ca.pem"),
+        ]
+        .map(|(name, source)| (name.to_owned(), read(source)))
+        .to_vec(),
+        access: "hostssl all client 127.0.0.1/32 cert\nhostssl all dlock 127.0.0.1/32 trust"
+            .to_owned(),
+        ..Postgres::default()
+    })
+    .await
+    .expect("a server with certificates");
+    server
+        .sql("CREATE ROLE client LOGIN; GRANT ALL ON SCHEMA public TO client")
+        .await
+        .expect("a user");
+    let file = |name: &str| folder.file(name).display().to_string();
+    let url = |user: &str, rest: &str| {
+        let addr = server.addr();
+        format!("postgres://{user}@{addr}/dlock?sslmode=verify-full&table_prefix={user}_{rest}")
+    };
+    let ca = format!("&sslrootcert={}", file("ca.pem"));
+    let own = format!(
+        "{ca}&sslcert={}&sslkey={}",
+        file("ca-client.pem"),
+        file("ca-client.key")
+    );
+    for url in [url("dlock", &ca), url("client", &own)] {
+        let locks = client(&url).await;
+        let guard = lock(&locks, "private").await;
+        let waiting = waiter(&locks, "private");
+        free(guard).await;
+        free(
+            soon("the waiter", waiting)
+                .await
+                .expect("no panic")
+                .expect("the lock"),
+        )
+        .await;
+    }
+    let stranger = format!("&ca={}", file("stranger.pem"));
+    let unknown = format!(
+        "{ca}&cert={}&key={}",
+        file("stranger-client.pem"),
+        file("stranger-client.key")
+    );
+    for (url, expected) in [
+        (url("dlock", &stranger), "nobody we trust"),
+        (url("client", &ca), "certificate"),
+        (url("client", &unknown), ""),
+        // The system's roots do not know a CA of our own.
+        (url("dlock", ""), ""),
+    ] {
+        let error = Config::from_url(&url).expect("a good URL").connect().await;
+        let error = error.expect_err(&url);
+        let text = error.to_string();
+        assert_ne!(error.kind(), ErrorKind::TimedOut, "{text}");
+        assert!(text.contains(expected), "{url}: {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn user_without_the_right_to_create_tables_works_with_a_printed_migration() {
+    let server = start().await;
+    server
+        .sql("CREATE ROLE app LOGIN PASSWORD 'app'; CREATE ROLE reader LOGIN PASSWORD 'reader'")
+        .await
+        .expect("users");
+    let url = with(&of_app(&server), "table_prefix=m_");
+    let app = || Config::from_url(&url).expect("a good URL");
+    // It may not, and is told what to do; so is one who does not want to.
+    for (config, kind) in [
+        (app(), ErrorKind::Denied),
+        (app().create_tables(false), ErrorKind::Invalid),
+    ] {
+        let error = config.connect().await.expect_err("no tables");
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains("migration"), "{error}");
+    }
+    let sql = migration("public", "m_").expect("SQL");
+    // Twice: running it again changes nothing.
+    for _ in 0..2 {
+        server.sql(&sql).await.expect("tables");
+    }
+    let error = app().connect().await.expect_err("no rights yet");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let grants = "GRANT USAGE ON SCHEMA public TO app, reader; \
+         GRANT SELECT, INSERT, UPDATE, DELETE ON m_meta, m_locks, m_holders, m_waiters, m_abandoned TO app; \
+         GRANT USAGE ON SEQUENCE m_tokens TO app; GRANT SELECT ON m_meta, m_locks, m_holders, m_waiters TO reader";
+    server.sql(grants).await.expect("rights");
+    let locks = Locks::new(app().connect().await.expect("a connection")).expect("defaults");
+    let guard = lock(&locks, "a").await;
+    let waiting = waiter(&locks, "a");
+    free(guard).await;
+    free(
+        soon("the waiter", waiting)
+            .await
+            .expect("no panic")
+            .expect("the lock"),
+    )
+    .await;
+    let reader = url.replace("app:app@", "reader:reader@");
+    let error = Config::from_url(&reader)
+        .expect("a good URL")
+        .connect()
+        .await;
+    let error = error.expect_err("it may read only");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("lacks a permission"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_vanish_or_are_newer_are_told() {
+    let server = start().await;
+    let locks = client(&server.url()).await;
+    free(lock(&locks, "a").await).await;
+    server
+        .sql("UPDATE dlock_meta SET v = 7")
+        .await
+        .expect("another version");
+    let error = Config::from_url(&server.url())
+        .expect("a good URL")
+        .connect()
+        .await;
+    let error = error.expect_err("another version");
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("version 7"), "{error}");
+    server
+        .sql("DROP TABLE dlock_locks CASCADE")
+        .await
+        .expect("gone");
+    let error = locks
+        .mutex("a")
+        .expect("a name")
+        .try_lock()
+        .await
+        .expect_err("no table");
+    assert!(
+        error
+            .to_string()
+            .contains("table or function of ours is missing"),
+        "{error}"
+    );
+    assert_eq!(error.held_now(), HeldNow::No);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_that_come_first_make_the_tables_once() {
+    let server = start().await;
+    let url = server.url();
+    let all = (0..12).map(|_| tokio::spawn(async_client(url.clone())));
+    for one in futures::future::join_all(all).await {
+        one.expect("no panic");
+    }
+}
+
+async fn async_client(url: String) {
+    let locks = client(&url).await;
+    free(lock(&locks, "first").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_encoding_is_refused() {
+    let server = start().await;
+    server
+        .sql("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+        .await
+        .expect("a database");
+    let url = server
+        .url()
+        .replace("/dlock", "/latin")
+        .replace("//latin@", "//dlock@");
+    let error = Config::from_url(&url).expect("a good URL").connect().await;
+    let error = error.expect_err("another encoding");
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("ENCODING 'UTF8'"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_a_free_connection_is_told() {
+    let server = with_app("ALTER ROLE app CONNECTION LIMIT 0").await;
+    let error = Config::from_url(&of_app(&server))
+        .expect("a good URL")
+        .connect()
+        .await;
+    let error = error.expect_err("no connection");
+    assert_eq!(error.kind(), ErrorKind::Store);
+    assert!(error.to_string().contains("max_connections"), "{error}");
+}
+
+/// Somebody keeps the row of a lock for longer than the server lets us wait for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn time_outs_of_the_server_are_errors_and_never_busy() {
+    for (setting, expected) in [
+        ("statement_timeout", "statement_timeout"),
+        ("lock_timeout", "lock_timeout"),
+    ] {
+        let server = with_app(&format!("ALTER ROLE app SET {setting} = '300ms'")).await;
+        let locks = client(&of_app(&server)).await;
+        free(lock(&locks, "a").await).await;
+        let mut stranger = connection(&server.url()).await;
+        let tx = stranger.transaction().await.expect("a transaction");
+        tx.execute("SELECT 1 FROM dlock_locks FOR UPDATE", &[])
+            .await
+            .expect("the row");
+        let mutex = locks.mutex("a").expect("a name");
+        let error = mutex.try_lock().await.expect_err("the row is not free");
+        assert_eq!(error.kind(), ErrorKind::Store, "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
+        assert_eq!(error.held_now(), HeldNow::No);
+        tx.rollback().await.expect("a rollback");
+        free(lock(&locks, "a").await).await;
+    }
+}
+
+/// With the wrong kind of transaction a look at the tables may be older than the lock on the row: two would hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_kinds_of_transactions_change_nothing() {
+    for kind in ["repeatable read", "serializable"] {
+        let set = format!("ALTER ROLE app SET default_transaction_isolation = '{kind}'");
+        let server = with_app(&set).await;
+        server
+            .sql("CREATE TABLE n (n int); INSERT INTO n VALUES (0)")
+            .await
+            .expect("a table");
+        let mut tasks = Vec::new();
+        for _ in 0..4 {
+            let locks = client(&of_app(&server)).await;
+            let url = server.url();
+            tasks.push(tokio::spawn(async move {
+                let conn = connection(&url).await;
+                for _ in 0..20 {
+                    let rwlock = locks.rw_lock("n").expect("a name");
+                    let guard = rwlock.write().await.expect("the lock");
+                    let n: i32 = conn
+                        .query_one("SELECT n FROM n", &[])
+                        .await
+                        .expect("n")
+                        .get(0);
+                    conn.execute("UPDATE n SET n = $1", &[&(n + 1)])
+                        .await
+                        .expect("n");
+                    free(guard).await;
+                    let guard = rwlock.read().await.expect("the lock");
+                    free(guard).await;
+                }
+            }));
+        }
+        for task in tasks {
+            soon("all turns", task).await.expect("no panic");
+        }
+        assert_eq!(
+            server.sql("SELECT n FROM n").await.expect("n").trim(),
+            "80",
+            "{kind}"
+        );
+    }
+}
+
+/// Whatever a user has set: who was told to hold holds after a crash of the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_survives_a_crash_although_commits_are_not_synchronous() {
+    let server = with_app("ALTER ROLE app SET synchronous_commit = off").await;
+    for sql in [
+        "ALTER SYSTEM SET wal_writer_delay = '10s'",
+        "SELECT pg_reload_conf()",
+    ] {
+        server.sql(sql).await.expect("reloaded");
+    }
+    let locks = client(&of_app(&server)).await;
+    let guard = lock(&locks, "kept").await;
+    server.kill();
+    // The processes that served clients end a moment after it; until then the system knows their memory.
+    until("the server is back", Duration::from_secs(30), || {
+        server.restart()
+    })
+    .await
+    .expect("a server");
+    let other = client(&server.url()).await;
+    let tried = other
+        .mutex("kept")
+        .expect("a name")
+        .try_lock()
+        .await
+        .expect("an answer");
+    assert!(tried.is_none(), "the hold was lost");
+    free(guard).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_ends_idle_connections_wakes_waiters_all_the_same() {
+    let server = with_app("ALTER ROLE app SET idle_session_timeout = '300ms'; ALTER ROLE app SET idle_in_transaction_session_timeout = '300ms'").await;
+    let url = with(&of_app(&server), "waiter_lease=1h");
+    let (one, other) = (client(&url).await, client(&url).await);
+    let guard = lock(&one, "a").await;
+    let waiting = waiter(&other, "a");
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    // With looks a quarter of an hour apart, only a message can wake it.
+    free(guard).await;
+    free(
+        soon("the waiter", waiting)
+            .await
+            .expect("no panic")
+            .expect("the lock"),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_is_noticed() {
+    let server = start().await;
+    let direct = backend(&server.url()).await;
+    assert!(direct.capabilities().has(Capability::Push));
+    for (mode, pushes) in [
+        ("session", true),
+        ("transaction", false),
+        ("statement", false),
+    ] {
+        let bouncer = PgBouncerServer::start_with(PgBouncer {
+            to: server.addr(),
+            mode,
+            size: 10,
+        })
+        .await
+        .expect("a pooler");
+        let pooled = backend(&bouncer.url()).await;
+        assert_eq!(
+            pooled.capabilities().has(Capability::Push),
+            pushes,
+            "{mode}"
+        );
+        let locks = Locks::new(pooled).expect("defaults");
+        let guard = lock(&locks, "a").await;
+        let waiting = waiter(&client(&bouncer.url()).await, "a");
+        free(guard).await;
+        free(
+            soon("the waiter", waiting)
+                .await
+                .expect("no panic")
+                .expect("the lock"),
+        )
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_of_many_holds_do_not_deadlock() {
+    let server = start().await;
+    let (one, other) = (hasty(&server.url()).await, hasty(&server.url()).await);
+    let mut guards = Vec::new();
+    for n in 0..60 {
+        for (locks, n) in [(&one, n), (&other, 59 - n)] {
+            let lock = locks.rw_lock(format!("r{n}")).expect("a name");
+            guards.push(lock.read().await.expect("the lock"));
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    for guard in guards {
+        free(guard).await;
+    }
+    assert!(!server.log().contains("deadlock"), "{}", server.log());
+}
+
+/// A server that is told to take no writes, as a managed one is before its switch-over.
+#[tokio::test(flavor = "multi_thread")]
+async fn demotion_under_a_holder_is_an_outage_and_then_a_loss() {
+    let server = start().await;
+    let locks = hasty(&server.url()).await;
+    let guard = lock(&locks, "a").await;
+    server
+        .sql("ALTER SYSTEM SET default_transaction_read_only = on")
+        .await
+        .expect("read-only");
+    server
+        .sql("SELECT pg_reload_conf()")
+        .await
+        .expect("reloaded");
+    soon("the loss", guard.lost()).await;
+    assert!(!guard.is_held());
+    let error = locks
+        .mutex("b")
+        .expect("a name")
+        .try_lock()
+        .await
+        .expect_err("no writes");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("takes no writes"), "{error}");
+    let error = Config::from_url(&server.url())
+        .expect("a good URL")
+        .connect()
+        .await;
+    let error = error.expect_err("no writes");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_goes_on_at_a_standby_that_was_promoted() {
+    let primary = start().await;
+    let standby = PostgresServer::start_with(Postgres {
+        follows: Some(primary.port()),
+        ..Postgres::default()
+    })
+    .await
+    .expect("a standby");
+    let error = Config::from_url(&standby.url())
+        .expect("a good URL")
+        .connect()
+        .await;
+    let error = error.expect_err("a standby");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(
+        error.to_string().contains("connect to the primary"),
+        "{error}"
+    );
+
+    let both = format!(
+        "postgres://dlock@{},{}/dlock?connect_timeout=1s",
+        standby.addr(),
+        primary.addr()
+    );
+    let (one, other) = (client(&both).await, client(&both).await);
+    let guard = lock(&one, "a").await;
+    let token = guard.token();
+    let sent = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()";
+    until("the standby has it", SOON, || async {
+        match primary.sql(sent).await?.trim() {
+            "1" => Ok(()),
+            other => Err(integration_tests::Error::answer("replay", other)),
+        }
+    })
+    .await
+    .expect("replicated");
+    primary.kill();
+    standby.promote().await.expect("a primary");
+    let tried = until("an answer", SOON, || async {
+        let tried = other.mutex("a").expect("a name").try_lock().await;
+        tried.map_err(|error| integration_tests::Error::answer("try", error.to_string()))
+    })
+    .await
+    .expect("an answer");
+    assert!(tried.is_none(), "two hold");
+    let waiting = waiter(&other, "a");
+    assert!(guard.is_held());
+    free(guard).await;
+    let next = soon("the waiter", waiting)
+        .await
+        .expect("no panic")
+        .expect("the lock");
+    assert!(next.token() > token, "{:?} after {token:?}", next.token());
+    free(next).await;
+}
