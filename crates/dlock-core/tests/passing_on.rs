@@ -283,6 +283,58 @@ async fn the_next_owner_reenters_and_the_one_before_does_not() {
     assert!(!other.is_owned());
 }
 
+/// The task that inherits may never be polled again, while another task of the same owner is in.
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_reenters_what_its_other_task_inherits_keeps_it() {
+    let world = World::new();
+    let (locks, _) = world.client_with(long());
+    let first = locks.mutex("x").unwrap().lock().await.unwrap();
+    let mutex = locks.mutex("x").unwrap().owned_by(Owner::new());
+    let mut heir = Box::pin(mutex.lock());
+    assert!(futures::poll!(heir.as_mut()).is_pending());
+    let _ = first.release().await.unwrap();
+    let again = mutex.try_lock().await.unwrap().expect("its owner's");
+    drop(heir);
+    tokio::time::sleep(seconds(10)).await;
+    assert!(again.is_held(), "renewed for who is in");
+    assert_eq!(again.release().await.unwrap(), Released::Freed);
+    world.until_free("x").await;
+}
+
+/// A task that could not run for a while is in time, and the renewal that waited for it is made up for.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_taken_up_late_is_renewed_at_once() {
+    let world = World::new();
+    let (locks, _) = world.client_with(long());
+    let mutex = locks.mutex("x").unwrap();
+    let first = mutex.lock().await.unwrap();
+    let mut heir = Box::pin(mutex.lock());
+    assert!(futures::poll!(heir.as_mut()).is_pending());
+    let _ = first.release().await.unwrap();
+    // The lease of 3 s is good for 2.968 s.
+    tokio::time::sleep(millis(2960)).await;
+    let guard = heir.await.unwrap();
+    tokio::time::sleep(seconds(10)).await;
+    assert!(guard.is_held());
+    let stats = locks.stats();
+    assert_eq!((stats.passed_on, stats.losses.total()), (1, 0));
+}
+
+/// Nobody begins with the rest of a lease that is not renewed.
+#[tokio::test(start_paused = true)]
+async fn the_next_one_has_a_good_part_of_the_lease() {
+    let world = World::new();
+    let (locks, _) = world.client_with(long().renewal(false));
+    let mutex = locks.mutex("x").unwrap();
+    let first = mutex.lock().await.unwrap();
+    let second = waits(&mutex).await;
+    tokio::time::sleep(seconds(2)).await;
+    let _ = first.release().await.unwrap();
+    let second = second.await.unwrap().unwrap();
+    assert!(second.remaining().unwrap() > millis(2900));
+    assert_eq!(locks.stats().passed_on, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn nothing_is_passed_on_once_the_client_is_closed() {
     let world = World::new();

@@ -68,7 +68,7 @@ impl Store {
         state.check_limit(ask.mode)?;
         if state.lets_in(ask.attempt, ask.mode) {
             self.note_line(me, ask.attempt)?;
-            let token = gate.next_token()?;
+            let token = gate.next_token(ask.mode)?;
             state.waiters.retain(|waiter| waiter.attempt != ask.attempt);
             state.holders.push(Holder {
                 attempt: ask.attempt,

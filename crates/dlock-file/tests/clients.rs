@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dlock_core::backend::{Backend, Request};
-use dlock_core::{ErrorKind, Locks, Mode, Name, SystemClock};
+use dlock_core::{ErrorKind, Locks, Mode, Name, Settings, SystemClock};
 use dlock_file::{Config, FileBackend};
 
 fn backend(folder: &Path) -> FileBackend {
@@ -238,4 +238,53 @@ fn a_runtime_without_io_is_enough_to_wait() {
         let _ = waiter.await.unwrap().unwrap().release().await.unwrap();
     });
     drop(mine);
+}
+
+/// A hold that was passed on to a task that never runs again has a deadline after all, and is given back then (C21).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_passed_on_to_a_task_that_never_runs_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = Settings::new()
+        .lease(Duration::from_secs(1))
+        .local_time(Duration::MAX);
+    let locks = Locks::builder(Arc::new(backend(dir.path())))
+        .settings(settings)
+        .build()
+        .unwrap();
+    let mutex = locks.mutex("x").unwrap();
+    let first = mutex.lock().await.unwrap();
+    let mut heir = Box::pin(mutex.lock());
+    assert!(futures::poll!(heir.as_mut()).is_pending());
+    let _ = first.release().await.unwrap();
+    let other = client(dir.path()).mutex("x").unwrap();
+    assert!(other.try_lock().await.unwrap().is_none(), "it is passed on");
+    // Well before anybody would look without having been told.
+    let next = other.lock_within(Duration::from_secs(10)).await.unwrap();
+    assert!(next.is_some());
+    drop(next);
+    assert!(heir.await.unwrap().is_held(), "it waited once more");
+}
+
+/// A hold that was taken up has no deadline, however long its lease would be.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_was_passed_on_and_taken_up_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = Settings::new()
+        .lease(Duration::from_millis(200))
+        .local_time(Duration::MAX);
+    let locks = Locks::builder(Arc::new(backend(dir.path())))
+        .settings(settings)
+        .build()
+        .unwrap();
+    let mutex = locks.mutex("x").unwrap();
+    let first = mutex.lock().await.unwrap();
+    let mut heir = Box::pin(mutex.lock());
+    assert!(futures::poll!(heir.as_mut()).is_pending());
+    let _ = first.release().await.unwrap();
+    let guard = heir.await.unwrap();
+    assert_eq!(locks.stats().passed_on, 1);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(guard.is_held() && guard.valid_until().is_none());
+    let other = client(dir.path()).mutex("x").unwrap();
+    assert!(other.try_lock().await.unwrap().is_none());
 }

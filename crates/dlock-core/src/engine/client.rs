@@ -74,6 +74,10 @@ impl Client {
     }
 
     fn tell_of_loss(&self, entry: &Entry, reason: LossReason) {
+        if !entry.is_taken_up() {
+            tracing::debug!(name = %entry.name(), %reason, "a hold was passed on to a task that does not run");
+            return;
+        }
         let token = entry.token(entry.stay());
         tracing::warn!(
             name = %entry.name(), backend = self.backend_name(), token = token.map(u64::from), %reason,
@@ -89,11 +93,15 @@ impl Client {
 
     /// A guard leaves its hold; `None` when the next local task has it.
     fn leave(self: &Arc<Self>, entry: &Arc<Entry>, how: Leaving) -> Option<Left> {
+        let mut passed_on = false;
         loop {
             let heir = match self.ledger.leave(entry, how, self, self.clock.now()) {
                 Left::PassedOn(heir) => heir,
+                // What became of a hold that was passed on before is no matter of the caller's.
+                Left::Inside { .. } | Left::Lost if passed_on => return None,
                 left => return Some(left),
             };
+            passed_on = true;
             match heir.take(Guard::new(self.clone(), entry.clone(), false)) {
                 Ok(()) => return None,
                 // It has gone away meanwhile, and leaves the hold as it came.

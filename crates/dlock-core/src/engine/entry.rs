@@ -56,6 +56,8 @@ pub(crate) struct Entry {
     /// Whether the task of this stay knows that it has the hold. Until then nothing is renewed: a runtime that is not driven must not
     /// keep a lock that nobody uses.
     taken_up: AtomicBool,
+    /// A renewal was due meanwhile.
+    postponed: AtomicBool,
     /// Nanoseconds of the clock, or [`OVER`].
     valid_until: AtomicU64,
     ending: AtomicU8,
@@ -131,6 +133,7 @@ impl Entry {
             passes_on: asker.passes_on,
             stay: AtomicU32::new(0),
             taken_up: AtomicBool::new(true),
+            postponed: AtomicBool::new(false),
             valid_until: AtomicU64::new(OVER),
             ending: AtomicU8::new(code_of(Ending::NotYet)),
             changed: Notify::new(),
@@ -303,17 +306,22 @@ impl Entry {
     /// The stay before has ended by a release: those who watch it are told.
     pub(super) fn next_stay(&self, stay: u32) {
         self.taken_up.store(false, Ordering::Relaxed);
+        self.postponed.store(false, Ordering::Relaxed);
         self.stay.store(stay, Ordering::Release);
         self.changed.notify_waiters();
     }
 
-    /// The task of this stay has the hold in its hands. A hold without a deadline has one only until now.
-    pub(crate) fn take_up(&self, now: Moment) {
-        self.taken_up.store(true, Ordering::Relaxed);
-        if self.settings.validity.is_none() {
-            let ends_at = locked(&self.life).ends_at;
-            self.begins_again(ends_at, now);
-        }
+    /// The task of this stay has the hold in its hands. `false` when the ledger must hear of it
+    /// ([`taken_up_late`](super::ledger::Ledger::taken_up_late)).
+    pub(super) fn take_up(&self) -> bool {
+        self.taken_up.store(true, Ordering::SeqCst);
+        self.settings.validity.is_some() && !self.postponed.load(Ordering::SeqCst)
+    }
+
+    /// A renewal is due, and nobody has taken the hold up. `false` when somebody has, just now.
+    pub(super) fn postpone(&self) -> bool {
+        self.postponed.store(true, Ordering::SeqCst);
+        !self.taken_up.load(Ordering::SeqCst)
     }
 
     pub(super) fn is_taken_up(&self) -> bool {

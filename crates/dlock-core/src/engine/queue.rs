@@ -48,7 +48,7 @@ struct Line {
     /// By arrival, so that the first is the next, and one that gives up leaves at once wherever it stands.
     waiting: BTreeMap<u64, Place>,
     arrivals: u64,
-    /// How often in a row the turn went from one local task to the next.
+    /// How often the turn or the hold went from one local task to the next, since others last had a chance.
     passed: u32,
     holder: Weak<Entry>,
     /// What a task that has the turn asks the store; of several, the last.
@@ -285,9 +285,14 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// How often the turn has gone from one local task to the next without a break.
+    /// How often it has gone from one local task to the next, since others last had a chance.
     pub(crate) fn passed(&self) -> u32 {
         self.passed
+    }
+
+    /// Others have had, or now get, their chance.
+    pub(crate) fn counts_anew(&self) {
+        self.change(|line| line.passed = 0);
     }
 
     /// Lets those who wait for their turn see whether the store has answered.

@@ -385,14 +385,14 @@ impl Walk<'_> {
         let capabilities = self.ask.client.backend.capabilities();
         let passed = turn.map_or(0, Turn::passed);
         if capabilities.fairness != Fairness::None
-            || passed == 0
-            || !passed.is_multiple_of(self.ask.settings.turns_before_a_pause)
+            || passed < self.ask.settings.turns_before_a_pause
         {
             return;
         }
         let WakeUp::Poll { longest } = capabilities.wake_up else {
             return;
         };
+        turn.iter().for_each(|turn| turn.counts_anew());
         let trip = self.now() + self.ask.settings.trip_timeout;
         let others_wait = tokio::select! {
             biased;

@@ -124,7 +124,7 @@ impl Guard {
     /// The task to which the hold was passed on has it in its hands.
     pub(crate) fn take_up(&self) {
         let Grip { client, entry, .. } = &self.first;
-        entry.take_up(client.clock.now());
+        client.ledger.take_up(entry, client.clock.now());
     }
 
     /// The hold is left in another way than by dropping this.

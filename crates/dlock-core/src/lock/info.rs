@@ -44,7 +44,8 @@ pub struct HolderInfo {
     pub label: String,
     /// How it is held.
     pub mode: Mode,
-    /// The fencing token.
+    /// The fencing token. Where a grant brings several ([`Capabilities::turns`](crate::Capabilities::turns)), the first: a task to which the
+    /// hold was passed on has one of those after it.
     pub token: Option<FencingToken>,
     /// Since when, by the store's clock where it has one.
     pub since: Option<SystemTime>,

@@ -213,13 +213,16 @@ impl Recorder {
     }
 
     /// A hold has ended, or passes on to the next task.
-    pub(crate) fn held(&self, time: Duration) {
+    /// `None` when it was passed on to a task that never knew.
+    pub(crate) fn held(&self, time: Option<Duration>) {
+        #[cfg(feature = "metrics")]
+        metrics::gauge!(metric::HELD, "backend" => self.backend).decrement(1);
+        let Some(time) = time else {
+            return;
+        };
         record(&self.hold, time);
         #[cfg(feature = "metrics")]
-        {
-            metrics::gauge!(metric::HELD, "backend" => self.backend).decrement(1);
-            metrics::histogram!(metric::HOLD_SECONDS, "backend" => self.backend).record(time);
-        }
+        metrics::histogram!(metric::HOLD_SECONDS, "backend" => self.backend).record(time);
     }
 
     pub(crate) fn snapshot(&self) -> Stats {

@@ -176,7 +176,13 @@ impl Ledger {
         match (entry.mode(), mode) {
             (Mode::Exclusive, Mode::Exclusive | Mode::Shared) | (Mode::Shared, Mode::Shared) => {
                 locked(&entry.life).guards += 1;
-                Ok(Some(entry.clone()))
+                let entry = entry.clone();
+                if !entry.is_taken_up() {
+                    // It was passed on to another task of the owner, which may never run again.
+                    drop(lines);
+                    self.take_up(&entry, now);
+                }
+                Ok(Some(entry))
             }
             (Mode::Shared, Mode::Exclusive) => Err(Error::new(
                 ErrorKind::Conflict,
@@ -217,8 +223,11 @@ impl Ledger {
             drop(freed);
             return Left::Lost;
         }
-        self.stats.held(now.since(locked(&entry.life).granted_at));
-        if let Some(heir) = self.pass_on(&mut lines, entry, now) {
+        self.no_longer_in(entry, now);
+        if let Some((heir, due)) = self.pass_on(&mut lines, entry, now) {
+            if let Some(due) = due {
+                self.ring(lines, due, entry);
+            }
             return Left::PassedOn(heir);
         }
         lines.no_longer_held(entry, Ending::LetGo);
@@ -252,18 +261,26 @@ impl Ledger {
     /// Held → Held: the next local task that waits has the hold from now on, with the next of its tokens, and the store hears nothing
     /// of it (C21). `None` when nobody waits, or it is the turn of others.
     ///
-    /// The task is told after the lock. If it has gone away by then, the hold is left once more, as from its guard.
-    fn pass_on(&self, lines: &mut Lines, entry: &Arc<Entry>, now: Moment) -> Option<Heir> {
+    /// The task is told after the lock. If it has gone away by then, the hold is left once more, as from its guard. With the heir comes
+    /// the moment at which the hold has to be looked at, if that was moved.
+    fn pass_on(
+        &self,
+        lines: &mut Lines,
+        entry: &Arc<Entry>,
+        now: Moment,
+    ) -> Option<(Heir, Option<Moment>)> {
         let settings = &entry.settings;
         let mut life = locked(&entry.life);
         let stay = entry.stay() + 1;
         let Subject::Hold(lease) = &life.subject else {
             return None;
         };
-        // A store that does not renew it may have given it away by the time the next one is in.
+        // The next one begins with a good part of the lease, as after a grant: not with what a store has left that does not renew.
+        let has_time = |validity| life.lease_until.since(now) > validity / 2;
         let can = entry.passes_on
             && !lines.closed
             && !life.in_trouble
+            && settings.validity.is_none_or(has_time)
             && stay < settings.turns_passed_on
             && now < life.passed_on_until;
         if !can {
@@ -292,11 +309,45 @@ impl Ledger {
         drop(life);
         self.stats.begins_to_hold();
         entry.next_stay(stay);
-        if moves {
+        let due = moves.then(|| {
             let due = locked(&entry.life).due.min(entry.loss_at());
             lines.plan(entry, due);
+            due
+        });
+        Some((heir, due))
+    }
+
+    /// Held: the task to which the hold was passed on knows that it has it.
+    pub(crate) fn take_up(&self, entry: &Arc<Entry>, now: Moment) {
+        if !entry.take_up() {
+            self.taken_up_late(entry, now);
         }
-        Some(heir)
+    }
+
+    /// Held: what waited until the hold was taken up. A hold without a deadline had one, and a renewal may have come due. Under the lock, so
+    /// that it is either in time or lost.
+    fn taken_up_late(&self, entry: &Arc<Entry>, now: Moment) {
+        let mut lines = self.lines();
+        let ends_at = {
+            let life = locked(&entry.life);
+            if life.phase != Phase::Held {
+                return;
+            }
+            life.ends_at
+        };
+        if entry.settings.validity.is_none() {
+            // It stays in the schedule for its old end; whoever looks there finds another.
+            entry.begins_again(ends_at, now);
+            return;
+        }
+        lines.plan(entry, now);
+        self.ring(lines, now, entry);
+    }
+
+    /// A task is no longer in: times count only if it ever was.
+    fn no_longer_in(&self, entry: &Entry, now: Moment) {
+        let held = now.since(locked(&entry.life).granted_at);
+        self.stats.held(entry.is_taken_up().then_some(held));
     }
 
     /// Releasing → Over. `false` when a room has taken over meanwhile.
@@ -389,8 +440,10 @@ impl Ledger {
         client: Option<&Arc<Client>>,
         now: Moment,
     ) -> Freed {
-        self.stats.count(reason.into(), &entry.settings.group);
-        self.stats.held(now.since(locked(&entry.life).granted_at));
+        if entry.is_taken_up() {
+            self.stats.count(reason.into(), &entry.settings.group);
+        }
+        self.no_longer_in(entry, now);
         lines.no_longer_held(entry, Ending::Lost(reason));
         match reason {
             LossReason::Gone | LossReason::SessionEnded => lines.over(entry),

@@ -172,7 +172,7 @@ impl Ledger {
                 }
                 return Look::Done;
             }
-            if !entry.is_taken_up() {
+            if !entry.is_taken_up() && entry.postpone() {
                 let again = now + entry.settings.renew_every.unwrap_or_default() / 8;
                 lines.plan(entry, again.min(entry.loss_at()));
                 return Look::Done;
