@@ -200,7 +200,7 @@ impl Nodes {
             let why = "the hold has ended, or is being asked for there";
             return (node, Said::failed(unasked(why)));
         };
-        let taken = self.take_at(node, &stake, under_way.mode, proposed);
+        let taken = self.take_at(node, &stake, under_way.mode(), proposed);
         let said = match taken.await {
             Ok((Taken::Held { counter }, twice, why)) => {
                 under_way.gave(Grant {

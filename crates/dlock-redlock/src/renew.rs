@@ -1,5 +1,7 @@
 //! Extend if still the owner: one trip to every node for all leases. A quorum decides for each lease.
 
+mod count;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +10,10 @@ use dlock_core::{Error, LossReason, Result};
 use futures::StreamExt;
 use tokio::time::{Instant, sleep_until};
 
+pub(crate) use self::count::{Count, Extension, Outcome};
 use crate::connect::Nodes;
 use crate::error::{Word, Words};
-use crate::stake::{Mask, Round, Stake, bit};
+use crate::stake::{Stake, bit};
 
 /// Longer than most holds of a reader: those cost nothing more.
 const VOUCH_AFTER: Duration = Duration::from_millis(500);
@@ -21,34 +24,14 @@ type Answers = (Vec<Renewal>, Option<String>);
 /// What the nodes said about one lease.
 struct Tally {
     stake: Arc<Stake>,
-    round: Round,
-    /// The nodes that extended it and count.
-    extended: Mask,
-    /// The nodes that extended it, without a proof that nobody else had the lock there meanwhile.
-    unproven: Mask,
-    /// The nodes that have it no longer.
-    lost: Mask,
+    count: Count,
     reason: LossReason,
     words: Words,
 }
 
-enum Outcome {
-    Open,
-    Extended,
-    Lost,
-}
-
 impl Tally {
     fn outcome(&self, nodes: &Nodes) -> Outcome {
-        let count = |nodes: Mask| nodes.count_ones() as usize;
-        if count(self.extended) >= nodes.quorum {
-            Outcome::Extended
-        } else if count(self.lost | self.unproven) > nodes.count() - nodes.quorum {
-            // Those who are unproven can only be vouched for by a quorum of the others, and there is none.
-            Outcome::Lost
-        } else {
-            Outcome::Open
-        }
+        self.count.outcome(nodes.count(), nodes.quorum)
     }
 }
 
@@ -135,11 +118,8 @@ impl Nodes {
     fn tally(&self, lease: &Lease) -> Tally {
         let stake = Stake::from_lease(lease);
         Tally {
-            round: stake.begin_round(),
+            count: Count::new(stake.begin_round()),
             stake,
-            extended: 0,
-            unproven: 0,
-            lost: 0,
             reason: LossReason::Gone,
             words: Words::new(self.count()),
         }
@@ -208,7 +188,7 @@ impl Nodes {
         match answers {
             Ok((answers, uncounted)) => {
                 for (index, (answer, tally)) in answers.into_iter().zip(tallies).enumerate() {
-                    let twin = self.twin(node, tally.answered());
+                    let twin = self.twin(node, tally.count.answered());
                     let word = match (answer, twin.or_else(|| uncounted.clone())) {
                         (Renewal::Extended, None) => tally.extended_at(node),
                         (Renewal::Extended, Some(why)) => Word::Uncounted(why),
@@ -232,36 +212,28 @@ impl Nodes {
 }
 
 impl Tally {
-    fn answered(&self) -> Mask {
-        self.extended | self.unproven | self.lost
-    }
-
     fn extended_at(&mut self, node: usize) -> Word {
-        if self.round.proven & bit(node) != 0 {
-            self.extended |= bit(node);
-            Word::Agreed("extended")
-        } else if self.stake.is_proven(node) {
-            // Given after the question: it counts in the next round.
-            Word::Uncounted("it was given the hold again a moment ago".to_owned())
-        } else {
-            self.unproven |= bit(node);
-            Word::Against(
+        match self.count.extended(node, self.stake.is_proven(node)) {
+            Extension::Counts => Word::Agreed("extended"),
+            Extension::GivenAgain => {
+                Word::Uncounted("it was given the hold again a moment ago".to_owned())
+            }
+            Extension::Unproven => Word::Against(
                 "it has the hold again, but somebody else may have held the lock there in between",
-            )
+            ),
         }
     }
 
     fn lost_at(&mut self, node: usize, reason: LossReason) -> Word {
-        self.lost |= bit(node);
+        self.count.lost(node);
         self.reason = reason;
         self.stake.lost(node);
         Word::Against("it no longer has the hold")
     }
 
-    /// While a quorum that counts has the hold, nobody else can get the lock: so it vouches for the nodes that got it meanwhile.
     fn vouch(&self, nodes: &Nodes) {
-        if self.unproven != 0 && matches!(self.outcome(nodes), Outcome::Extended) {
-            self.stake.vouch(self.round, self.unproven);
+        if let Some((round, unproven)) = self.count.vouches_for(nodes.count(), nodes.quorum) {
+            self.stake.vouch(round, unproven);
         }
     }
 }
