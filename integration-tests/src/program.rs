@@ -13,6 +13,27 @@ const SEARCH_PATH: &str = "DLOCK_TEST_PATH";
 /// Where Debian puts servers; the `PATH` of a plain user often lacks it.
 const SYSTEM_FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
+/// Names the servers that tests must do without, as in `DLOCK_TEST_WITHOUT=mysql,valkey`.
+const LEFT_OUT: &str = "DLOCK_TEST_WITHOUT";
+
+/// Whether nobody has said that this server is known to be missing.
+pub(crate) fn is_tested(server: &str) -> bool {
+    let left_out = env::var(LEFT_OUT).unwrap_or_default();
+    !left_out.split(',').any(|name| name == server)
+}
+
+/// The folder into which a script of `ci` has unpacked a server, unless `variable` names another one.
+pub(crate) fn unpacked(server: &str, variable: &str) -> PathBuf {
+    if let Some(folder) = env::var_os(variable) {
+        return folder.into();
+    }
+    let cache = env::var_os("XDG_CACHE_HOME").map_or_else(
+        || PathBuf::from(env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache"),
+        PathBuf::from,
+    );
+    cache.join("dlock-ci").join(server)
+}
+
 /// The full path of a program, which `package` brings on Debian.
 pub(crate) fn find(program: &str, package: &'static str) -> Result<PathBuf> {
     let path = env::var(SEARCH_PATH)

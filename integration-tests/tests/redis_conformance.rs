@@ -1,4 +1,5 @@
-//! The whole conformance suite against Redis: one server in each style, with TLS, with an ACL user, Sentinel, and a cluster.
+//! The whole conformance suite against Redis: one server in each style, with TLS, with an ACL user, Sentinel, and a cluster; and against
+//! Valkey.
 
 #![allow(
     clippy::expect_used,
@@ -33,6 +34,7 @@ enum Kind {
     Acl,
     Sentinel,
     Cluster,
+    Valkey,
 }
 
 struct Store {
@@ -62,6 +64,13 @@ async fn deploy(kind: Kind) -> integration_tests::Result<Deployed> {
     };
     match kind {
         Kind::Single => one(Redis::default(), "").await,
+        Kind::Valkey => {
+            let settings = Redis {
+                valkey: true,
+                ..Redis::default()
+            };
+            one(settings, "").await
+        }
         Kind::Barging => one(Redis::default(), "?style=barging").await,
         Kind::Plain => one(Redis::default(), "?style=plain").await,
         Kind::Tls => {
@@ -153,6 +162,7 @@ impl Harness for Store {
             Kind::Acl => "redis-acl",
             Kind::Sentinel => "redis-sentinel",
             Kind::Cluster => "redis-cluster",
+            Kind::Valkey => "redis-valkey",
         }
     }
 
@@ -245,7 +255,7 @@ fn main() -> ExitCode {
     if let Some(code) = dlock_conformance::process::serve(async |url| open(url).await) {
         return code;
     }
-    let kinds = [
+    let mut kinds = vec![
         Kind::Single,
         Kind::Barging,
         Kind::Plain,
@@ -254,11 +264,14 @@ fn main() -> ExitCode {
         Kind::Sentinel,
         Kind::Cluster,
     ];
-    let stores = kinds.map(|kind| -> Arc<dyn Harness> {
+    if Redis::is_valkey_tested() {
+        kinds.push(Kind::Valkey);
+    }
+    let stores = kinds.into_iter().map(|kind| -> Arc<dyn Harness> {
         Arc::new(Store {
             kind,
             deployed: Arc::default(),
         })
     });
-    dlock_conformance::main_all(stores.to_vec())
+    dlock_conformance::main_all(stores.collect())
 }

@@ -40,12 +40,11 @@ impl Flavor {
         }
     }
 
-    /// Whether tests of it can be run here. A server that is missing is an error for the test that wants it, unless `LEFT_OUT` says that
+    /// Whether tests of it can be run here. A server that is missing is an error for the test that wants it, unless `DLOCK_TEST_WITHOUT` says that
     /// it is known to be missing; `ci/test` sets that, and says at its end what was not tested.
     #[must_use]
     pub fn is_tested(self) -> bool {
-        let left_out = env::var(LEFT_OUT).unwrap_or_default();
-        !left_out.split(',').any(|name| name == self.as_str())
+        program::is_tested(self.as_str())
     }
 
     /// A server of this kind with the default settings.
@@ -69,9 +68,6 @@ impl Flavor {
         .await
     }
 }
-
-/// Names the servers that tests must do without, as in `DLOCK_TEST_WITHOUT=mysql`.
-const LEFT_OUT: &str = "DLOCK_TEST_WITHOUT";
 
 /// The folder of `ci/mysql`, if it is another one than that of its default.
 const MYSQL_FOLDER: &str = "DLOCK_TEST_MYSQL_DIR";
@@ -252,14 +248,7 @@ fn program_of(flavor: Flavor) -> Result<Program> {
 
 /// Where `ci/mysql` unpacks.
 fn mysql_folder() -> PathBuf {
-    if let Some(folder) = env::var_os(MYSQL_FOLDER) {
-        return folder.into();
-    }
-    let cache = env::var_os("XDG_CACHE_HOME").map_or_else(
-        || PathBuf::from(env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache"),
-        PathBuf::from,
-    );
-    cache.join("dlock-ci/mysql")
+    program::unpacked("mysql", MYSQL_FOLDER)
 }
 
 /// An empty data folder, made by the first test process that needs it and shared by all later ones.

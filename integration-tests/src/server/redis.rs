@@ -13,6 +13,8 @@ pub type RedisServer = Server<Redis>;
 /// The settings of a Redis server. By default it keeps nothing on disk and wants no password.
 #[derive(Debug, Clone, Default)]
 pub struct Redis {
+    /// Start Valkey instead, as `ci/valkey` has unpacked it.
+    pub valkey: bool,
     /// Keep an append-only file, synced at every write, so that a restart finds all data again.
     pub durable: bool,
     /// The password of the default user.
@@ -61,7 +63,11 @@ impl Store for Redis {
     }
 
     fn command(&self, site: &Site) -> Result<Command> {
-        let mut command = Command::new(program::find("redis-server", "redis-server")?);
+        let mut command = Command::new(if self.valkey {
+            valkey()?
+        } else {
+            program::find("redis-server", "redis-server")?
+        });
         command
             .current_dir(site.folder.path())
             .envs(self.env.iter().cloned());
@@ -120,6 +126,22 @@ impl Store for Redis {
             .map(|password| format!(":{password}@"))
             .unwrap_or_default();
         format!("redis://{login}{}", site.addr())
+    }
+}
+
+/// The program of Valkey.
+fn valkey() -> Result<PathBuf> {
+    let folder = program::unpacked("valkey", "DLOCK_TEST_VALKEY_DIR");
+    let server = folder.join("root/usr/bin/valkey-server");
+    program::need_file(&server.display().to_string(), "valkey-server")
+}
+
+impl Redis {
+    /// Whether tests of Valkey can be run here. One that is missing is an error for the test that wants it, unless `DLOCK_TEST_WITHOUT` says
+    /// that it is known to be missing; `ci/test` sets that, and says at its end what was not tested.
+    #[must_use]
+    pub fn is_valkey_tested() -> bool {
+        program::is_tested("valkey")
     }
 }
 
