@@ -13,7 +13,7 @@ mod mysql_support;
 use std::time::{Duration, Instant};
 
 use dlock_core::backend::Backend;
-use dlock_core::{ErrorKind, Locks};
+use dlock_core::{ErrorKind, Locks, LossReason, Settings};
 use dlock_mysql::{Config, LockMode, MySqlBackend, migration};
 use integration_tests::{Flavor, Folder, MySql, MySqlServer};
 use mysql_support::*;
@@ -165,10 +165,17 @@ async fn read_only_server_is_refused_with_the_reason_and_a_demoted_one_is_an_out
     for mode in MODES {
         let app = config(&url(&server, mode)).user("app").password("app");
         let backend = app.connect().await.expect("it takes writes");
-        before.push((mode, Locks::new(backend).expect("defaults")));
+        let settings = match mode {
+            "lease" | "unique" => Settings::new().lease(Duration::from_secs(3)),
+            _ => Settings::new(),
+        };
+        let locks = Locks::builder(backend).settings(settings).build();
+        let locks = locks.expect("settings");
+        let held = lock(&locks, "held across it").await;
+        before.push((mode, locks, held));
     }
     server.sql("SET GLOBAL read_only = 1").await.expect("set");
-    for (mode, locks) in &before {
+    for (mode, locks, held) in &before {
         let error = config(&url(&server, mode))
             .connect()
             .await
@@ -181,10 +188,16 @@ async fn read_only_server_is_refused_with_the_reason_and_a_demoted_one_is_an_out
         let mutex = locks.mutex("demoted").expect("a name");
         let error = mutex.try_lock().await.expect_err("it takes no writes now");
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{mode}: {error}");
+        // Nobody proves to a holder that it holds: its time runs out, and it is told.
+        let why = soon("the holder is told", held.lost()).await;
+        assert_ne!(why, LossReason::Gone, "{mode}: nobody took it");
+        assert!(!held.is_held(), "{mode}");
     }
     server.sql("SET GLOBAL read_only = 0").await.expect("set");
-    for (_, locks) in &before {
-        free(lock(locks, "demoted").await).await;
+    for (_, locks, held) in before {
+        let _ = held.release().await;
+        free(lock(&locks, "demoted").await).await;
+        free(lock(&locks, "held across it").await).await;
     }
 }
 

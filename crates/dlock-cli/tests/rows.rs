@@ -12,6 +12,8 @@ use common::{
 use integration_tests::{Flavor, MySql, MySqlServer};
 use rustix::process::Signal;
 
+const MODES: [&str; 4] = ["lease", "unique", "session", "advisory"];
+
 /// The server that the tests of this file share. A test takes names of its own.
 fn server() -> &'static MySqlServer {
     server_of(Flavor::MariaDb)
@@ -77,7 +79,9 @@ fn held_seen_broken_and_given_back(server: &MySqlServer, mode: &str, ttl: &[&str
 
 #[test]
 fn the_sale_is_exact_with_the_stock_in_a_row_and_leaves_no_table() {
-    sells_exactly(&World::of(server().url()));
+    for mode in MODES {
+        sells_exactly(&World::of(format!("{}?mode={mode}", server().url())));
+    }
     let tables = wait_for(server().sql("SHOW TABLES LIKE 'dlock\\_demo%'"));
     assert_eq!(tables, "");
 }
@@ -101,12 +105,23 @@ fn doctor_looks_at_the_log() {
 #[test]
 fn a_server_that_was_killed_ends_the_command_with_80() {
     let server = wait_for(MySqlServer::start());
-    let world = World::of(server.url());
-    let mut running = world.start(&["--ttl", "2s"], "a", "echo $$; exec sleep 1000");
-    let command = running.pid_line();
+    let mut running: Vec<_> = MODES
+        .map(|mode| {
+            let world = World::of(format!("{}?mode={mode}&session_validity=2s", server.url()));
+            let ttl = match mode {
+                "lease" | "unique" => &["--ttl", "2s"][..],
+                _ => &[],
+            };
+            let mut running = world.start(ttl, "a", "echo $$; exec sleep 1000");
+            let command = running.pid_line();
+            (mode, world, running, command)
+        })
+        .into();
     server.kill();
-    assert_eq!(running.code(), 80);
-    assert!(!is_running(command));
+    for (mode, _, running, command) in &mut running {
+        assert_eq!(running.code(), 80, "{mode}");
+        assert!(!is_running(*command), "{mode}");
+    }
 }
 
 #[test]

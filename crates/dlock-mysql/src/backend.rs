@@ -7,7 +7,7 @@ use dlock_core::{Capabilities, Error, ErrorKind, LockInfo, Name, Operation, Rele
 
 use crate::carried::CarriedLocks;
 use crate::config::{Config, LockMode};
-use crate::connect::Link;
+use crate::connect::SharedConnections;
 use crate::error::Trouble;
 use crate::lease::LeaseLocks;
 use crate::unique::UniqueLocks;
@@ -45,10 +45,10 @@ impl MySqlBackend {
 
     async fn open(config: Config) -> Result<Self, Trouble> {
         let setup = server::look(&config).await?;
-        let link = Arc::new(Link::new(config.clone(), setup.shared.clone()));
+        let shared = Arc::new(SharedConnections::new(config.clone(), setup.shared.clone()));
         let limit = config.connect_timeout;
         schema::prepare(
-            &link,
+            &shared,
             config.mode,
             &config.table_prefix,
             config.create_tables,
@@ -57,7 +57,7 @@ impl MySqlBackend {
         .await?;
         match config.mode {
             LockMode::Lease => {
-                let locks = Arc::new(LeaseLocks::new(link, &config, &setup));
+                let locks = Arc::new(LeaseLocks::new(shared, &config, &setup));
                 locks.rehearse().await?;
                 Ok(Self {
                     locks: locks.clone(),
@@ -65,7 +65,7 @@ impl MySqlBackend {
                 })
             }
             LockMode::Unique => {
-                let locks = Arc::new(UniqueLocks::new(link, &config, &setup));
+                let locks = Arc::new(UniqueLocks::new(shared, &config, &setup));
                 locks.rehearse().await?;
                 Ok(Self {
                     locks: locks.clone(),
@@ -73,7 +73,7 @@ impl MySqlBackend {
                 })
             }
             LockMode::Session | LockMode::Advisory => {
-                let locks = CarriedLocks::new(link, config, &setup);
+                let locks = CarriedLocks::new(shared, config, &setup);
                 locks.rehearse().await?;
                 Ok(Self {
                     locks: Arc::new(locks),

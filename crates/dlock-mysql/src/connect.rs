@@ -1,27 +1,27 @@
 //! The client: connections, their time-outs, and which of them may be used again.
 //!
 //! `mysql_async` has no time-outs, and a connection one of whose futures was dropped answers the next question with the rows of the one
-//! before. Both are dealt with here, once: a [`Wire`] gives its connection away for the time of a call and gets it back with the answer. When
+//! before. Both are dealt with here, once: a [`Connection`] gives its connection away for the time of a call and gets it back with the answer. When
 //! the call fails or its future is dropped, the connection is closed.
 
-mod link;
+mod connection;
+mod shared;
 mod value;
-mod wire;
 
 use std::time::Duration;
 
 use mysql_async::{Opts, OptsBuilder};
 
-pub(crate) use self::link::{Job, Link, Told};
-pub(crate) use self::value::{Answer, Arg, Line};
-pub(crate) use self::wire::Wire;
+pub(crate) use self::connection::Connection;
+pub(crate) use self::shared::{Job, SharedConnections, Told};
+pub(crate) use self::value::{Answer, AnswerRow, Arg};
 use crate::config::Config;
 #[cfg(feature = "tls")]
 use crate::config::Tls;
 
 /// The named lock of a connection that carries a hold.
-pub(crate) fn call_sign(key: u64) -> String {
-    format!("dlock:conn:{key:016X}")
+pub(crate) fn call_sign_text(number: u64) -> String {
+    format!("dlock:conn:{number:016X}")
 }
 
 pub(crate) fn opts(config: &Config, setup: &str) -> Opts {
@@ -38,7 +38,7 @@ pub(crate) fn opts(config: &Config, setup: &str) -> Opts {
         // Given, so that the client need not ask for them.
         .max_allowed_packet(Some(1 << 24))
         .wait_timeout(Some(28_800))
-        // A wire keeps its own.
+        // A connection keeps its own.
         .stmt_cache_size(0)
         .setup(vec![setup.to_owned()]);
     #[cfg(feature = "tls")]

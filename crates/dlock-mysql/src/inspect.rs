@@ -4,21 +4,21 @@ use std::time::{Duration, SystemTime};
 
 use dlock_core::{FencingToken, HolderInfo, LockInfo, Mode, Name};
 
-use crate::connect::Line;
+use crate::connect::AnswerRow;
 
 /// One lock.
-pub(crate) fn lock(name: &Name, lines: &[Line]) -> LockInfo {
+pub(crate) fn lock(name: &Name, rows: &[AnswerRow]) -> LockInfo {
     let mut info = LockInfo::new(name.clone());
-    info.holders = lines.iter().filter_map(holder).collect();
+    info.holders = rows.iter().filter_map(holder).collect();
     info
 }
 
 /// Many, in the order of the rows.
-pub(crate) fn locks(lines: &[Line]) -> Vec<LockInfo> {
+pub(crate) fn locks(rows: &[AnswerRow]) -> Vec<LockInfo> {
     let mut found: Vec<LockInfo> = Vec::new();
-    for line in lines {
-        let name = line.text(0).and_then(|name| Name::new(name).ok());
-        let (Some(name), Some(holder)) = (name, holder(line)) else {
+    for row in rows {
+        let name = row.text(0).and_then(|name| Name::new(name).ok());
+        let (Some(name), Some(holder)) = (name, holder(row)) else {
             continue;
         };
         match found.last_mut().filter(|info| info.name == name) {
@@ -34,25 +34,25 @@ pub(crate) fn locks(lines: &[Line]) -> Vec<LockInfo> {
 }
 
 /// A row of `inspect.sql`.
-fn holder(line: &Line) -> Option<HolderInfo> {
-    let mode = match line.number(2) {
+fn holder(row: &AnswerRow) -> Option<HolderInfo> {
+    let mode = match row.number(2) {
         None => Mode::Exclusive,
         Some(0) => Mode::Shared,
         Some(permits) => Mode::Permit {
             limit: u32::try_from(permits).ok()?,
         },
     };
-    let owner: String = line
+    let owner: String = row
         .bytes(1)?
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
     let mut holder = HolderInfo::new(owner, mode);
-    holder.token = line.number(3).map(FencingToken::new);
-    holder.expires_in = line.number(4).map(Duration::from_micros);
-    holder.since = line
+    holder.token = row.number(3).map(FencingToken::new);
+    holder.expires_in = row.number(4).map(Duration::from_micros);
+    holder.since = row
         .number(5)
         .and_then(|micros| SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros)));
-    holder.label = line.text(6).unwrap_or_default();
+    holder.label = row.text(6).unwrap_or_default();
     Some(holder)
 }

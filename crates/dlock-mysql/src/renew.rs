@@ -7,7 +7,7 @@ use std::time::Duration;
 use dlock_core::backend::{Lease, Renewal};
 use dlock_core::{Error, LossReason};
 
-use crate::connect::{Arg, Job, Link};
+use crate::connect::{Arg, Job, SharedConnections};
 use crate::error::Trouble;
 
 /// Core renews 256 leases at most in one call.
@@ -43,7 +43,7 @@ impl Extend {
 
     pub(crate) async fn run(
         &self,
-        link: &Link,
+        shared: &SharedConnections,
         leases: &[&Lease],
         limit: Duration,
     ) -> Result<Found, Trouble> {
@@ -63,16 +63,16 @@ impl Extend {
         let mut args: Vec<Arg<'_>> = names.map(|lease| lease.name().as_str().into()).collect();
         let owners = (0..size).filter_map(|index| ids.get(at(index)));
         args.extend(owners.map(|id| Arg::from(id.as_uuid().as_bytes().as_slice())));
-        let told = link.call(Job::Exec(renew, &args), limit).await?;
+        let told = shared.call(Job::Exec(renew, &args), limit).await?;
         if told.answer.affected == leases.len() as u64 {
             return Ok(Found::All);
         }
-        let told = link.call(Job::Exec(still_ours, &args), limit).await?;
+        let told = shared.call(Job::Exec(still_ours, &args), limit).await?;
         let ours = told
             .answer
             .rows
             .iter()
-            .filter_map(|line| line.bytes(0)?.try_into().ok());
+            .filter_map(|row| row.bytes(0)?.try_into().ok());
         Ok(Found::Some(ours.collect()))
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dlock_core::{ErrorKind, Result};
 
 use crate::config::LockMode;
-use crate::connect::{Job, Link};
+use crate::connect::{Job, SharedConnections};
 use crate::error::Trouble;
 use crate::key::check_prefix;
 
@@ -82,7 +82,7 @@ pub(crate) fn quoted(table: &str) -> String {
 
 /// Finds the tables as they must be, or creates them.
 pub(crate) async fn prepare(
-    link: &Link,
+    shared: &SharedConnections,
     mode: LockMode,
     prefix: &str,
     create: bool,
@@ -92,7 +92,7 @@ pub(crate) async fn prepare(
     let needed = version(mode);
     let mut created = false;
     loop {
-        match link.call(Job::Text(&ask), limit).await {
+        match shared.call(Job::Text(&ask), limit).await {
             Ok(told) => match told.answer.first_number() {
                 Some(found) if found == needed => return Ok(()),
                 Some(other) => {
@@ -123,7 +123,8 @@ pub(crate) async fn prepare(
         }
         let sql = migration(mode, prefix)
             .map_err(|error| Trouble::new(ErrorKind::Invalid, error.message()).unsent())?;
-        link.call(Job::Text(&statement(&sql, prefix)), limit)
+        shared
+            .call(Job::Text(&statement(&sql, prefix)), limit)
             .await
             .map_err(|trouble| trouble.about("creating the tables").unsent())?;
         created = true;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dlock_core::ErrorKind;
 
 use crate::config::{Config, LockMode};
-use crate::connect::{Answer, Wire};
+use crate::connect::{Answer, Connection};
 use crate::error::Trouble;
 
 /// Our sessions: bytes are bytes, times are UTC, and what a statement means, and how long it may take, does not depend on the server's
@@ -73,10 +73,10 @@ pub(crate) struct Scope {
 impl Scope {
     /// As [`SCOPE`] tells it.
     fn read(answer: &Answer, prefix: &str) -> Option<Self> {
-        let line = answer.rows.first()?;
-        let exact = line.number(0)? == 0;
+        let row = answer.rows.first()?;
+        let exact = row.number(0)? == 0;
         Some(Self {
-            database: line.text(1)?,
+            database: row.text(1)?,
             prefix: if exact {
                 prefix.to_owned()
             } else {
@@ -88,9 +88,9 @@ impl Scope {
 
 /// Looks at the server, and refuses what would not be a lock on it.
 pub(crate) async fn look(config: &Config) -> Result<Setup, Trouble> {
-    let mut wire = Wire::open(config, LOOK_SETUP).await?;
+    let mut connection = Connection::open(config, LOOK_SETUP).await?;
     let limit = config.connect_timeout;
-    let variables = tokio::time::timeout(limit, wire.text(VARIABLES)).await;
+    let variables = tokio::time::timeout(limit, connection.text(VARIABLES)).await;
     let answer = variables.map_err(|_| {
         Trouble::new(
             ErrorKind::TimedOut,
@@ -99,14 +99,14 @@ pub(crate) async fn look(config: &Config) -> Result<Setup, Trouble> {
         .unsent()
     })?;
     let found = found(&answer.map_err(Trouble::unsent)?);
-    let number = tokio::time::timeout(limit, wire.text(NUMBER)).await;
+    let number = tokio::time::timeout(limit, connection.text(NUMBER)).await;
     let number = number.ok().and_then(|answer| answer.ok()?.first_number());
-    let scope = tokio::time::timeout(limit, wire.text(SCOPE)).await;
+    let scope = tokio::time::timeout(limit, connection.text(SCOPE)).await;
     let scope = scope
         .ok()
         .and_then(|answer| Scope::read(&answer.ok()?, &config.table_prefix));
-    let is_direct = number == Some(u64::from(wire.id()));
-    wire.close().await;
+    let is_direct = number == Some(u64::from(connection.id()));
+    connection.close().await;
     judge(config.mode, &found, is_direct)
         .map_err(|reason| Trouble::new(ErrorKind::Unsupported, reason).unsent())?;
     let Some(scope) = scope else {
@@ -152,7 +152,7 @@ fn found(answer: &Answer) -> Variables {
     answer
         .rows
         .iter()
-        .filter_map(|line| Some((line.text(0)?, line.text(1)?)))
+        .filter_map(|row| Some((row.text(0)?, row.text(1)?)))
         .collect()
 }
 

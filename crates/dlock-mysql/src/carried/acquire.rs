@@ -7,11 +7,11 @@ use dlock_core::backend::{Attempt, Busy, Lease, Request};
 use dlock_core::{ErrorKind, Moment};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::call_sign::CallSign;
 use super::kind::{Grab, Proof};
-use super::line::Line;
-use super::mark::{Mark, Peek, Place, Seen, claim_args, place_args};
-use super::{CarriedLocks, Carrier, Seat, Seated, undo, within};
-use crate::connect::Wire;
+use super::mark::{HoldKey, MarkPeek, MarkRow, MarkVersion, claim_args, version_args};
+use super::{AttemptState, CarriedLocks, Hold, HoldConnection, undo, within};
+use crate::connect::Connection;
 use crate::error::Trouble;
 
 /// How often a mark that others change is looked at. They have lost the lock, so they are few.
@@ -20,18 +20,18 @@ const LOOKS: usize = 16;
 /// An attempt that has the lock at the server, and is not a hold yet.
 struct Granted<'a> {
     request: &'a Request,
-    wire: Wire,
-    line: Line,
+    connection: Connection,
+    call_sign: CallSign,
     /// When the request was sent that proved, last, that the connection has the lock.
     proved: Moment,
 }
 
 /// What to do about a mark.
 enum Next {
-    Claim(Place),
-    Held(Mark),
+    Claim(MarkVersion),
+    Held(HoldKey),
     /// Its owner may not know yet that it has lost the lock.
-    Wait(Seen),
+    Wait(MarkRow),
 }
 
 impl CarriedLocks {
@@ -44,10 +44,10 @@ impl CarriedLocks {
             )
             .unsent());
         }
-        if let Some(carrier) = self.held(attempt) {
-            return self.again(request, &carrier).await;
+        if let Some(hold) = self.held(attempt) {
+            return self.again(request, &hold).await;
         }
-        let Ok(permit) = self.seats.clone().try_acquire_owned() else {
+        let Ok(permit) = self.sessions.clone().try_acquire_owned() else {
             return Err(self.full());
         };
         let outcome = self.ask(request, permit, wait).await;
@@ -57,7 +57,7 @@ impl CarriedLocks {
             Err(trouble) => trouble.is_unsent(),
         };
         if nothing_left {
-            self.known().remove(&attempt);
+            self.attempts().remove(&attempt);
         }
         outcome
     }
@@ -70,27 +70,27 @@ impl CarriedLocks {
     ) -> Result<Attempt, Trouble> {
         let limit = self.limit(request);
         let (mut granted, grab) = self.grab_now(request).await?;
-        let place = match grab {
-            Grab::Granted(Peek::Free(place)) => Some(place),
-            Grab::Granted(Peek::Owned) => None,
-            Grab::Granted(Peek::NeverUsed) => {
-                let first_use = self.kind.first_use(&self.link, request.name(), limit);
+        let version = match grab {
+            Grab::Granted(MarkPeek::Free(version)) => Some(version),
+            Grab::Granted(MarkPeek::Owned) => None,
+            Grab::Granted(MarkPeek::NeverUsed) => {
+                let first_use = self.kind.first_use(&self.shared, request.name(), limit);
                 first_use.await.map_err(Trouble::in_doubt)?;
                 None
             }
             Grab::Busy if !wait => {
-                self.put_away(granted.wire, request).await;
+                self.put_away(granted.connection, request).await;
                 return Ok(Attempt::Busy(Busy::default()));
             }
             Grab::Busy => {
                 request.mark_contended();
-                self.queue(request, &mut granted.wire, granted.line, limit)
+                self.queue(request, &mut granted.connection, granted.call_sign, limit)
                     .await?;
                 // The mark may have been read when the wait began.
                 None
             }
         };
-        self.settle(granted, place, permit, wait)
+        self.settle(granted, version, permit, wait)
             .await
             // The server may have made it a hold, whatever failed then.
             .map_err(Trouble::in_doubt)
@@ -98,29 +98,30 @@ impl CarriedLocks {
 
     /// Asks for the lock without waiting, on a connection of its own for this attempt.
     async fn grab_now<'a>(&self, request: &'a Request) -> Result<(Granted<'a>, Grab), Trouble> {
-        let (mut wire, mut is_spare) = self.wire().await?;
+        let (mut connection, mut is_spare) = self.connection().await?;
         loop {
-            let line = Line::of(&wire);
+            let call_sign = CallSign::of(&connection);
             // From here on `abandon` finds the connection, also when this future is dropped.
-            self.known().insert(request.attempt(), Seat::Asking(line));
+            self.attempts()
+                .insert(request.attempt(), AttemptState::Asking(call_sign));
             let (limit, proved) = (self.limit(request), request.now());
             let grab = self
                 .kind
-                .grab(&mut wire, &self.link, request.name(), false, limit);
+                .grab(&mut connection, &self.shared, request.name(), false, limit);
             match within(limit, grab).await {
                 Ok(grab) => {
                     let granted = Granted {
                         request,
-                        wire,
-                        line,
+                        connection,
+                        call_sign,
                         proved,
                     };
                     return Ok((granted, grab));
                 }
                 // It may have died while nobody used it, and must not be in our own way.
                 Err(trouble) if is_spare && trouble.broken => {
-                    self.end(line, limit).await?;
-                    wire = Wire::open_carrying(&self.config, &self.setup).await?;
+                    self.end(call_sign, limit).await?;
+                    connection = Connection::open_carrying(&self.config, &self.setup).await?;
                     is_spare = false;
                 }
                 Err(trouble) => return Err(trouble),
@@ -132,28 +133,29 @@ impl CarriedLocks {
     async fn settle(
         &self,
         mut granted: Granted<'_>,
-        mut place: Option<Place>,
+        mut version: Option<MarkVersion>,
         permit: OwnedSemaphorePermit,
         wait: bool,
     ) -> Result<Attempt, Trouble> {
         let limit = self.limit(granted.request);
         let mut waited_for = None;
         for _ in 0..LOOKS {
-            let next = match place.take() {
-                Some(place) => Next::Claim(place),
+            let next = match version.take() {
+                Some(version) => Next::Claim(version),
                 None => self.look(&mut granted, waited_for.take()).await?,
             };
             match next {
-                Next::Held(mark) => return Ok(self.seat(granted, mark, permit)),
-                Next::Claim(place) => {
+                Next::Held(key) => return Ok(self.begin_hold(granted, key, permit)),
+                Next::Claim(version) => {
                     let attempt = granted.request.attempt();
                     let valid = self.config.session_validity;
                     let label = granted.request.label();
-                    let args = claim_args(&attempt, valid, granted.line.key, label, place);
-                    let (wire, sql) = (&mut granted.wire, &self.kind.marks.claim);
-                    let claim = self.kind.write(wire, &self.link, sql, &args, limit);
+                    let args =
+                        claim_args(&attempt, valid, granted.call_sign.number, label, version);
+                    let (connection, sql) = (&mut granted.connection, &self.kind.marks.claim);
+                    let claim = self.kind.write(connection, &self.shared, sql, &args, limit);
                     if within(limit, claim).await? == 1 {
-                        return Ok(self.seat(granted, place.claimed(), permit));
+                        return Ok(self.begin_hold(granted, version.claimed(), permit));
                     }
                     // A late word of somebody who has lost the lock, or our own that was sent twice: look again.
                 }
@@ -163,13 +165,13 @@ impl CarriedLocks {
                     let left = seen.left.map_or(seen.valid, |left| left.min(seen.valid));
                     if !wait {
                         let name = granted.request.name();
-                        within(limit, self.kind.give_up(&mut granted.wire, name)).await?;
-                        self.keep(granted.wire);
+                        within(limit, self.kind.give_up(&mut granted.connection, name)).await?;
+                        self.keep(granted.connection);
                         return Ok(Attempt::Busy(Busy {
                             retry_after: Some(left),
                         }));
                     }
-                    self.sit_out(&mut granted.wire, left, limit).await?;
+                    self.sit_out(&mut granted.connection, left, limit).await?;
                     waited_for = Some(seen);
                 }
             }
@@ -183,54 +185,59 @@ impl CarriedLocks {
     async fn look(
         &self,
         granted: &mut Granted<'_>,
-        waited_for: Option<Seen>,
+        waited_for: Option<MarkRow>,
     ) -> Result<Next, Trouble> {
         let limit = self.limit(granted.request);
         let proved = granted.request.now();
-        let (wire, name) = (&mut granted.wire, granted.request.name());
-        let seen = within(limit, self.kind.look(wire, &self.link, name, limit)).await?;
+        let (connection, name) = (&mut granted.connection, granted.request.name());
+        let seen = within(limit, self.kind.look(connection, &self.shared, name, limit)).await?;
         granted.proved = proved;
         if seen.is_free() {
-            return Ok(Next::Claim(seen.place));
+            return Ok(Next::Claim(seen.version));
         }
         if seen.is_of(granted.request.attempt()) {
-            return Ok(Next::Held(seen.mark()));
+            return Ok(Next::Held(seen.key()));
         }
         let is_over = seen.left.is_some_and(|left| left.is_zero())
             || waited_for.is_some_and(|before| before.is_unchanged(&seen));
         if is_over {
-            return Ok(Next::Claim(seen.place));
+            return Ok(Next::Claim(seen.version));
         }
         if seen.left.is_none() {
-            let args = place_args(seen.place);
+            let args = version_args(seen.version);
             let sql = &self.kind.marks.dead;
-            let count = self.kind.write(wire, &self.link, sql, &args, limit);
+            let count = self.kind.write(connection, &self.shared, sql, &args, limit);
             within(limit, count).await?;
         }
         Ok(Next::Wait(seen))
     }
 
-    fn seat(&self, granted: Granted<'_>, mark: Mark, permit: OwnedSemaphorePermit) -> Attempt {
-        let lease = lease(granted.request, granted.proved, mark);
-        let carrier = Arc::new(Carrier {
-            seated: tokio::sync::Mutex::new(Seated {
-                wire: granted.wire,
-                line: granted.line,
+    fn begin_hold(
+        &self,
+        granted: Granted<'_>,
+        key: HoldKey,
+        permit: OwnedSemaphorePermit,
+    ) -> Attempt {
+        let lease = lease(granted.request, granted.proved, key);
+        let hold = Arc::new(Hold {
+            carried_by: tokio::sync::Mutex::new(HoldConnection {
+                connection: granted.connection,
+                call_sign: granted.call_sign,
             }),
-            mark,
+            key,
             _permit: permit,
         });
-        self.known()
-            .insert(granted.request.attempt(), Seat::Held(carrier));
+        self.attempts()
+            .insert(granted.request.attempt(), AttemptState::Holding(hold));
         Attempt::Held(lease)
     }
 
     /// The request was sent twice: it is one hold.
-    async fn again(&self, request: &Request, carrier: &Carrier) -> Result<Attempt, Trouble> {
+    async fn again(&self, request: &Request, hold: &Hold) -> Result<Attempt, Trouble> {
         let proved = request.now();
-        let mut seated = carrier.seated.lock().await;
-        let held = lease(request, proved, carrier.mark);
-        let proof = self.kind.prove(&mut seated.wire, &held, carrier.mark);
+        let mut carried_by = hold.carried_by.lock().await;
+        let held = lease(request, proved, hold.key);
+        let proof = self.kind.prove(&mut carried_by.connection, &held, hold.key);
         match within(self.limit(request), proof).await? {
             Proof::Holds => Ok(Attempt::Held(held)),
             _ => Err(Trouble::gone()),
@@ -254,6 +261,6 @@ impl CarriedLocks {
     }
 }
 
-fn lease(request: &Request, proved: Moment, mark: Mark) -> Lease {
-    Lease::new(request, proved).with_token(mark.fence)
+fn lease(request: &Request, proved: Moment, key: HoldKey) -> Lease {
+    Lease::new(request, proved).with_token(key.fence)
 }

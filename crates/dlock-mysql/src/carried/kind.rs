@@ -5,9 +5,9 @@ use std::time::Duration;
 use dlock_core::backend::Lease;
 use dlock_core::{ErrorKind, Name};
 
-use super::mark::{Mark, Marks, Peek, Seen};
+use super::mark::{HoldKey, MarkPeek, MarkRow, MarkStatements};
 use crate::config::{Config, LockMode};
-use crate::connect::{Answer, Arg, Job, Link, Wire};
+use crate::connect::{Answer, Arg, Connection, Job, SharedConnections};
 use crate::error::Trouble;
 use crate::key::advisory;
 use crate::schema::{quoted, statement};
@@ -27,7 +27,7 @@ const NO_WAIT: u16 = 3572;
 /// The lock of a name at the server.
 #[derive(Debug)]
 pub(super) struct Kind {
-    pub(super) marks: Marks,
+    pub(super) marks: MarkStatements,
     first_use: String,
     how: How,
 }
@@ -53,7 +53,7 @@ enum How {
 pub(super) enum Grab {
     Busy,
     /// It is ours.
-    Granted(Peek),
+    Granted(MarkPeek),
 }
 
 /// The answer to the question whether a hold is still there.
@@ -91,7 +91,7 @@ impl Kind {
             }
         };
         Self {
-            marks: Marks::new(prefix, &marks, writable),
+            marks: MarkStatements::new(prefix, &marks, writable),
             first_use,
             how,
         }
@@ -113,14 +113,14 @@ impl Kind {
     /// Asks for the lock, and waits for it if told so.
     pub(super) async fn grab(
         &self,
-        wire: &mut Wire,
-        link: &Link,
+        connection: &mut Connection,
+        shared: &SharedConnections,
         name: &Name,
         wait: bool,
         limit: Duration,
     ) -> Result<Grab, Trouble> {
         match &self.how {
-            How::Row { .. } => self.grab_row(wire, link, name, wait, limit).await,
+            How::Row { .. } => self.grab_row(connection, shared, name, wait, limit).await,
             How::Named {
                 grab,
                 prefix,
@@ -132,7 +132,7 @@ impl Kind {
                 let args: [Arg<'_>; 3] =
                     [key.as_str().into(), seconds.into(), name.as_str().into()];
                 loop {
-                    let answer = wire.exec(grab, &args).await?;
+                    let answer = connection.exec(grab, &args).await?;
                     match answer.first_number() {
                         Some(1) => {
                             check_writable(&answer, 2)?;
@@ -155,8 +155,8 @@ impl Kind {
 
     async fn grab_row(
         &self,
-        wire: &mut Wire,
-        link: &Link,
+        connection: &mut Connection,
+        shared: &SharedConnections,
         name: &Name,
         wait: bool,
         limit: Duration,
@@ -168,7 +168,7 @@ impl Kind {
         let args = [name.as_str().into()];
         for _ in 0..FIRST_USES {
             let answer = loop {
-                match wire.exec(sql, &args).await {
+                match connection.exec(sql, &args).await {
                     // The wait was long: once more. A deadlock ends the transaction, so it does not come here.
                     Err(trouble) if wait && trouble.code == Some(WAITED) => {}
                     answer => break answer,
@@ -180,7 +180,7 @@ impl Kind {
                     return Ok(Grab::Granted(peek(&answer, 0)));
                 }
                 // At READ COMMITTED what is not there is not locked either.
-                Ok(_) => self.first_use(link, name, limit).await?,
+                Ok(_) => self.first_use(shared, name, limit).await?,
                 Err(trouble) if matches!(trouble.code, Some(WAITED | NO_WAIT)) => {
                     return Ok(Grab::Busy);
                 }
@@ -196,16 +196,16 @@ impl Kind {
     /// the connection would not do: a server that was demoted keeps its connections, while others get the lock from its successor.
     pub(super) async fn prove(
         &self,
-        wire: &mut Wire,
+        connection: &mut Connection,
         lease: &Lease,
-        mark: Mark,
+        key: HoldKey,
     ) -> Result<Proof, Trouble> {
         let attempt = lease.attempt();
         let name = Arg::from(lease.name().as_str());
         let owner = Arg::from(attempt.as_uuid().as_bytes().as_slice());
-        let token = Arg::from(mark.fence);
+        let token = Arg::from(key.fence);
         let answer = match &self.how {
-            How::Row { prove, .. } => wire.exec(prove, &[owner, token, name]).await,
+            How::Row { prove, .. } => connection.exec(prove, &[owner, token, name]).await,
             How::Named {
                 prove,
                 prefix,
@@ -214,7 +214,7 @@ impl Kind {
             } => {
                 let key = advisory(prefix, database, lease.name());
                 let args = [key.as_str().into(), owner, token, name.clone(), name];
-                wire.exec(prove, &args).await
+                connection.exec(prove, &args).await
             }
         };
         let answer = match answer {
@@ -226,8 +226,8 @@ impl Kind {
         };
         check_writable(&answer, 0)?;
         let yes = |column| {
-            let line = answer.rows.first();
-            line.and_then(|line| line.number(column)) == Some(1)
+            let row = answer.rows.first();
+            row.and_then(|row| row.number(column)) == Some(1)
         };
         Ok(match (yes(2), yes(1) && yes(3)) {
             (false, _) => Proof::Gone,
@@ -239,7 +239,7 @@ impl Kind {
     /// Makes the rows of a name. Many do this at the same time: one of them wins, and for the others there is nothing to do (R54).
     pub(super) async fn first_use(
         &self,
-        link: &Link,
+        shared: &SharedConnections,
         name: &Name,
         limit: Duration,
     ) -> Result<(), Trouble> {
@@ -249,25 +249,27 @@ impl Kind {
             How::Row { .. } => vec![name.clone(), id(), id(), name],
             How::Named { .. } => vec![name.clone(), id(), name],
         };
-        link.call(Job::Exec(&self.first_use, &args), limit).await?;
+        shared
+            .call(Job::Exec(&self.first_use, &args), limit)
+            .await?;
         Ok(())
     }
 
     /// The mark of the name, read on the connection that has the lock.
     pub(super) async fn look(
         &self,
-        wire: &mut Wire,
-        link: &Link,
+        connection: &mut Connection,
+        shared: &SharedConnections,
         name: &Name,
         limit: Duration,
-    ) -> Result<Seen, Trouble> {
+    ) -> Result<MarkRow, Trouble> {
         let args = [name.as_str().into()];
         for _ in 0..FIRST_USES {
-            let answer = wire.exec(&self.marks.read, &args).await?;
-            if let Some(seen) = Seen::read(&answer)? {
+            let answer = connection.exec(&self.marks.read, &args).await?;
+            if let Some(seen) = MarkRow::read(&answer)? {
                 return Ok(seen);
             }
-            self.first_use(link, name, limit).await?;
+            self.first_use(shared, name, limit).await?;
         }
         Err(Trouble::strange(
             "that the lock's mark was removed again and again",
@@ -277,52 +279,59 @@ impl Kind {
     /// Changes a mark, for good: not in the transaction that has the lock. Tells how many rows it changed.
     pub(super) async fn write(
         &self,
-        wire: &mut Wire,
-        link: &Link,
+        connection: &mut Connection,
+        shared: &SharedConnections,
         sql: &str,
         args: &[Arg<'_>],
         limit: Duration,
     ) -> Result<u64, Trouble> {
         match self.how {
-            How::Row { .. } => Ok(link
+            How::Row { .. } => Ok(shared
                 .call(Job::Exec(sql, args), limit)
                 .await?
                 .answer
                 .affected),
-            How::Named { .. } => Ok(wire.exec(sql, args).await?.affected),
+            How::Named { .. } => Ok(connection.exec(sql, args).await?.affected),
         }
     }
 
     /// Clears the mark and gives the lock back; `false` when the hold was gone.
     pub(super) async fn let_go(
         &self,
-        wire: &mut Wire,
+        connection: &mut Connection,
         name: &Name,
-        mark: Mark,
+        key: HoldKey,
     ) -> Result<bool, Trouble> {
-        let clear = self.marks.clear(mark);
+        let clear = self.marks.clear(key);
         let cleared = match &self.how {
             // The mark is cleared only if the lock is given back.
-            How::Row { .. } => wire.text(&format!("{clear}; COMMIT")).await?.affected,
+            How::Row { .. } => connection.text(&format!("{clear}; COMMIT")).await?.affected,
             How::Named { .. } => {
                 let give_back = self.give_back(name);
-                wire.text(&format!("{clear}; {give_back}")).await?.affected
+                connection
+                    .text(&format!("{clear}; {give_back}"))
+                    .await?
+                    .affected
             }
         };
         Ok(cleared > 0)
     }
 
     /// Ends what a wish that was not granted has begun.
-    pub(super) async fn end_wait(&self, wire: &mut Wire) -> Result<(), Trouble> {
+    pub(super) async fn end_wait(&self, connection: &mut Connection) -> Result<(), Trouble> {
         if matches!(self.how, How::Row { .. }) {
-            wire.text("ROLLBACK").await?;
+            connection.text("ROLLBACK").await?;
         }
         Ok(())
     }
 
     /// Gives a lock back that was not claimed.
-    pub(super) async fn give_up(&self, wire: &mut Wire, name: &Name) -> Result<(), Trouble> {
-        wire.text(&self.give_back(name)).await?;
+    pub(super) async fn give_up(
+        &self,
+        connection: &mut Connection,
+        name: &Name,
+    ) -> Result<(), Trouble> {
+        connection.text(&self.give_back(name)).await?;
         Ok(())
     }
 
@@ -337,7 +346,11 @@ impl Kind {
     }
 
     /// Prepares all statements, so that they need no trip of their own later, and a missing permission shows at connect.
-    pub(super) async fn rehearse(&self, wire: &mut Wire, link: &Link) -> Result<(), Trouble> {
+    pub(super) async fn rehearse(
+        &self,
+        connection: &mut Connection,
+        shared: &SharedConnections,
+    ) -> Result<(), Trouble> {
         let marks = &self.marks;
         let writes = [&marks.claim, &marks.dead, &marks.go_on];
         let mut here = vec![&marks.read];
@@ -357,22 +370,22 @@ impl Kind {
             }
         }
         for sql in here {
-            wire.prepare(sql).await?;
+            connection.prepare(sql).await?;
         }
-        link.rehearse(&there).await
+        shared.rehearse(&there).await
     }
 }
 
 /// A lock of a server that was demoted excludes nobody: its successor gives the same one to others.
 fn check_writable(answer: &Answer, column: usize) -> Result<(), Trouble> {
-    let line = answer.rows.first();
-    match line.and_then(|line| line.text(column)) {
+    let row = answer.rows.first();
+    match row.and_then(|row| row.text(column)) {
         Some(text) if is_off(&text) => Ok(()),
         _ => Err(Trouble::demoted()),
     }
 }
 
-fn peek(answer: &Answer, column: usize) -> Peek {
-    let text = answer.rows.first().and_then(|line| line.text(column));
-    Peek::parse(text.as_deref())
+fn peek(answer: &Answer, column: usize) -> MarkPeek {
+    let text = answer.rows.first().and_then(|row| row.text(column));
+    MarkPeek::parse(text.as_deref())
 }

@@ -15,25 +15,25 @@ use crate::error::Trouble;
 use crate::key::micros;
 use crate::schema::statement;
 
-/// What names a hold: the mark and its token, which no other hold has.
+/// What names a hold: its mark and its token, which no other hold has.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mark {
+pub(super) struct HoldKey {
     pub(super) id: u64,
     pub(super) fence: u64,
 }
 
-/// A mark that can be claimed, as it was seen.
+/// A version of a mark, as somebody has seen it. The fence is the token that was given last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct MarkVersion {
     id: u64,
     stamp: u64,
     fence: u64,
 }
 
-impl Place {
-    /// The mark, once it is claimed.
-    pub(super) fn claimed(self) -> Mark {
-        Mark {
+impl MarkVersion {
+    /// The hold that a claim of this version makes.
+    pub(super) fn claimed(self) -> HoldKey {
+        HoldKey {
             id: self.id,
             fence: self.fence + 1,
         }
@@ -42,21 +42,23 @@ impl Place {
 
 /// What `…_grab.sql` tells about a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Peek {
+pub(super) enum MarkPeek {
     NeverUsed,
-    Free(Place),
+    Free(MarkVersion),
     /// The last holder may not have left in order.
     Owned,
 }
 
-impl Peek {
+impl MarkPeek {
     pub(super) fn parse(text: Option<&str>) -> Self {
         let Some(text) = text else {
             return Self::NeverUsed;
         };
         let mut numbers = text.split(' ').map_while(|number| number.parse().ok());
         match [(); 4].map(|()| numbers.next()) {
-            [Some(id), Some(stamp), Some(fence), Some(1)] => Self::Free(Place { id, stamp, fence }),
+            [Some(id), Some(stamp), Some(fence), Some(1)] => {
+                Self::Free(MarkVersion { id, stamp, fence })
+            }
             _ => Self::Owned,
         }
     }
@@ -64,8 +66,8 @@ impl Peek {
 
 /// A mark as it was seen.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
-    pub(super) place: Place,
+pub(super) struct MarkRow {
+    pub(super) version: MarkVersion,
     owner: Option<Vec<u8>>,
     pub(super) valid: Duration,
     broken: bool,
@@ -77,27 +79,27 @@ pub(super) struct Seen {
     lost: u64,
 }
 
-impl Seen {
+impl MarkRow {
     /// As `mark_read.sql` tells it; `None` when the name was never used.
     pub(super) fn read(answer: &Answer) -> Result<Option<Self>, Trouble> {
-        let Some(line) = answer.rows.first() else {
+        let Some(row) = answer.rows.first() else {
             return Ok(None);
         };
         let number = |column| {
-            line.number(column)
+            row.number(column)
                 .ok_or_else(|| Trouble::strange("a mark without a number"))
         };
         Ok(Some(Self {
-            place: Place {
+            version: MarkVersion {
                 id: number(0)?,
                 stamp: number(1)?,
                 fence: number(2)?,
             },
-            owner: line.bytes(3).map(<[u8]>::to_vec),
+            owner: row.bytes(3).map(<[u8]>::to_vec),
             valid: Duration::from_micros(number(4)?),
             broken: number(5)? != 0,
             connection: number(6)?,
-            left: line.number(7).map(Duration::from_micros),
+            left: row.number(7).map(Duration::from_micros),
             freed: number(8)?,
             lost: number(9)?,
         }))
@@ -115,18 +117,18 @@ impl Seen {
         self.owner.as_deref() == Some(attempt.as_uuid().as_bytes())
     }
 
-    pub(super) fn mark(&self) -> Mark {
-        Mark {
-            id: self.place.id,
-            fence: self.place.fence,
+    pub(super) fn key(&self) -> HoldKey {
+        HoldKey {
+            id: self.version.id,
+            fence: self.version.fence,
         }
     }
 
     /// How a hold ended, if that is known.
-    pub(super) fn end_of(&self, mark: Mark) -> Option<Released> {
-        if self.freed == mark.fence {
+    pub(super) fn end_of(&self, key: HoldKey) -> Option<Released> {
+        if self.freed == key.fence {
             Some(Released::Freed)
-        } else if self.lost == mark.fence || self.place.fence == mark.fence && self.broken {
+        } else if self.lost == key.fence || self.version.fence == key.fence && self.broken {
             Some(Released::AlreadyLost)
         } else {
             None
@@ -134,18 +136,18 @@ impl Seen {
     }
 
     /// Whether a hold has not ended.
-    pub(super) fn is_live(&self, mark: Mark, attempt: AttemptId) -> bool {
-        self.is_of(attempt) && self.place.fence == mark.fence && !self.broken
+    pub(super) fn is_live(&self, key: HoldKey, attempt: AttemptId) -> bool {
+        self.is_of(attempt) && self.version.fence == key.fence && !self.broken
     }
 
     pub(super) fn is_unchanged(&self, before: &Self) -> bool {
-        (self.place.id, self.place.stamp) == (before.place.id, before.place.stamp)
+        (self.version.id, self.version.stamp) == (before.version.id, before.version.stamp)
     }
 }
 
 /// The statements on marks.
 #[derive(Debug)]
-pub(super) struct Marks {
+pub(super) struct MarkStatements {
     pub(super) read: String,
     pub(super) claim: String,
     pub(super) go_on: String,
@@ -157,7 +159,7 @@ pub(super) struct Marks {
     clear: String,
 }
 
-impl Marks {
+impl MarkStatements {
     pub(super) fn new(prefix: &str, table: &str, writable: &str) -> Self {
         let one = |sql: &str| {
             statement(sql, prefix)
@@ -178,10 +180,10 @@ impl Marks {
     }
 
     /// The text that clears a mark: numbers alone.
-    pub(super) fn clear(&self, mark: Mark) -> String {
+    pub(super) fn clear(&self, key: HoldKey) -> String {
         self.clear
-            .replace("{id}", &mark.id.to_string())
-            .replace("{fence}", &mark.fence.to_string())
+            .replace("{id}", &key.id.to_string())
+            .replace("{fence}", &key.fence.to_string())
     }
 }
 
@@ -190,24 +192,24 @@ pub(super) fn claim_args<'a>(
     valid: Duration,
     connection: u64,
     label: &'a str,
-    place: Place,
+    version: MarkVersion,
 ) -> [Arg<'a>; 6] {
     [
         attempt.as_uuid().as_bytes().as_slice().into(),
         micros(valid).into(),
         connection.into(),
         label.into(),
-        place.id.into(),
-        place.stamp.into(),
+        version.id.into(),
+        version.stamp.into(),
     ]
 }
 
-pub(super) fn place_args(place: Place) -> [Arg<'static>; 2] {
-    [place.id.into(), place.stamp.into()]
+pub(super) fn version_args(version: MarkVersion) -> [Arg<'static>; 2] {
+    [version.id.into(), version.stamp.into()]
 }
 
-pub(super) fn move_args(connection: u64, place: Place) -> [Arg<'static>; 3] {
-    [connection.into(), place.id.into(), place.stamp.into()]
+pub(super) fn move_args(connection: u64, version: MarkVersion) -> [Arg<'static>; 3] {
+    [connection.into(), version.id.into(), version.stamp.into()]
 }
 
 pub(super) fn undo_args<'a>(name: &'a Name, attempt: &'a AttemptId) -> [Arg<'a>; 2] {
@@ -223,19 +225,20 @@ mod tests {
 
     #[test]
     fn only_a_mark_without_an_owner_can_be_claimed_at_once() {
-        let Peek::Free(place) = Peek::parse(Some("7 12 3 1")) else {
+        let MarkPeek::Free(version) = MarkPeek::parse(Some("7 12 3 1")) else {
             panic!("nobody has it");
         };
-        assert_eq!((place.id, place.stamp, place.fence), (7, 12, 3));
-        assert_eq!(place.claimed().fence, 4);
-        assert_eq!(Peek::parse(Some("7 12 3 0")), Peek::Owned);
-        assert_eq!(Peek::parse(Some("7 12")), Peek::Owned);
-        assert_eq!(Peek::parse(None), Peek::NeverUsed);
+        assert_eq!((version.id, version.stamp, version.fence), (7, 12, 3));
+        assert_eq!(version.claimed().fence, 4);
+        assert_eq!(MarkPeek::parse(Some("7 12 3 0")), MarkPeek::Owned);
+        assert_eq!(MarkPeek::parse(Some("7 12")), MarkPeek::Owned);
+        assert_eq!(MarkPeek::parse(None), MarkPeek::NeverUsed);
     }
 
     #[test]
     fn a_mark_is_cleared_by_numbers_alone() {
-        let sql = Marks::new("p_", "`p_session_marks`", "TRUE").clear(Mark { id: 4, fence: 9 });
+        let sql = MarkStatements::new("p_", "`p_session_marks`", "TRUE")
+            .clear(HoldKey { id: 4, fence: 9 });
         assert!(sql.starts_with("UPDATE `p_session_marks` SET"), "{sql}");
         assert!(sql.contains("WHERE id = 4 AND fence = 9"), "{sql}");
         assert!(!sql.contains(['{', '}', '?']), "{sql}");

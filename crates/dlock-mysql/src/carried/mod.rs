@@ -2,10 +2,45 @@
 //!
 //! A sign of life of that connection makes the hold valid for [`Config::session_validity`](crate::Config::session_validity), counted from
 //! the moment the question was sent. Why that is enough for C1 is told in [`mark`].
+//!
+//! # Words
+//!
+//! | word | what it is |
+//! |---|---|
+//! | lock at the server | a row that is locked, or a `GET_LOCK`: what the server gives to one connection at a time ([`kind`]) |
+//! | mark | a row of the name in a table: who held it last, and whether it left in order ([`mark`]) |
+//! | [`Connection`] | one connection. One that carries a hold does nothing else until that is over |
+//! | [`SharedConnections`] | the others: for all that is not a hold |
+//! | [`CallSign`] | how anybody finds a connection at the server: a named lock that it has taken, and nobody waits for |
+//! | [`AttemptState`] | what an attempt of core has at the server: it asks, or it is a hold |
+//! | [`Hold`] | an attempt that core was told holds, and the [`HoldConnection`] it lives on now |
+//! | [`HoldKey`] | which hold of a name it is: the mark's id and the token. No other hold ever has both |
+//! | [`MarkRow`](mark::MarkRow) | a mark as somebody has read it |
+//! | [`MarkVersion`](mark::MarkVersion) | which version of a mark that was. A change names it, and changes nothing if there is a later one |
+//!
+//! # The life of an attempt
+//!
+//! ```text
+//!              lock not granted: try → busy, wait → the server's queue
+//!            ┌──────────────┐
+//!            ▼              │          the mark has no owner          mark claimed
+//!  ┌───────────────────┐    │  lock  ┌───────────────────────────┐  ┌───────────┐
+//!  │ asks, on its own  ├────┴───────▶│ granted: look at the mark ├─▶│   holds   │◀─┐ proved: the connection has the lock,
+//!  │ connection        │    granted  └─────┬───────────────▲─────┘  └──┬──┬──┬──┘  │ the server takes writes, the mark is
+//!  └────────┬──────────┘                   │ another's     │ its       │  │  └─────┘ ours and nobody counts our time
+//!           │                              ▼ mark          │ time      │  │
+//!           │                        ┌───────────────────┐ │ is over   │  │ the connection broke, or was demoted: the lock is
+//!           │                        │ counts its time,  ├─┘           │  │ taken on a new one. Mark still ours → holds;
+//!           │                        │ a try: busy       │             │  │ else → lost
+//!           │                        └───────────────────┘             │  └─────────▶ (moves) ──▶ holds, or lost
+//!           │ given up (abandon)                                       │ release: the mark is cleared and the lock given back,
+//!           ▼                                                          ▼ in one request
+//!  the connection is ended, and a mark of the attempt cleared      free: its connection is kept for the next attempt
+//! ```
 
 mod acquire;
+mod call_sign;
 mod kind;
-mod line;
 mod mark;
 mod release;
 mod renew;
@@ -24,11 +59,11 @@ use dlock_core::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use self::call_sign::CallSign;
 use self::kind::Kind;
-use self::line::Line;
-use self::mark::Mark;
+use self::mark::HoldKey;
 use crate::config::Config;
-use crate::connect::{Job, Link, Wire};
+use crate::connect::{Connection, Job, SharedConnections};
 use crate::error::Trouble;
 use crate::inspect::{lock, locks};
 use crate::server::Setup;
@@ -40,44 +75,44 @@ const WAKE_UP: Duration = Duration::from_millis(100);
 pub(crate) struct CarriedLocks {
     kind: Kind,
     /// For everything that is not a hold: tokens, and the end of connections in doubt.
-    link: Arc<Link>,
+    shared: Arc<SharedConnections>,
     config: Config,
     /// How connections that carry a hold begin.
     setup: String,
-    seats: Arc<Semaphore>,
-    known: Mutex<HashMap<AttemptId, Seat>>,
+    sessions: Arc<Semaphore>,
+    attempts: Mutex<HashMap<AttemptId, AttemptState>>,
     /// Connections whose hold was given back in order.
-    spare: Mutex<Vec<Wire>>,
+    spare: Mutex<Vec<Connection>>,
     capabilities: Capabilities,
     identity: String,
 }
 
 /// What an attempt has at the server.
 #[derive(Debug, Clone)]
-enum Seat {
+enum AttemptState {
     /// It asks, on this connection.
-    Asking(Line),
-    Held(Arc<Carrier>),
+    Asking(CallSign),
+    Holding(Arc<Hold>),
 }
 
-/// A hold.
+/// An attempt that holds.
 #[derive(Debug)]
-struct Carrier {
-    seated: tokio::sync::Mutex<Seated>,
-    mark: Mark,
+struct Hold {
+    carried_by: tokio::sync::Mutex<HoldConnection>,
+    key: HoldKey,
     /// Counts it among the sessions.
     _permit: OwnedSemaphorePermit,
 }
 
-/// Where a hold lives. When its connection has broken, `line` still tells which one that was.
+/// Where a hold lives now. When its connection has broken, `call_sign` still tells which one that was.
 #[derive(Debug)]
-struct Seated {
-    wire: Wire,
-    line: Line,
+struct HoldConnection {
+    connection: Connection,
+    call_sign: CallSign,
 }
 
 impl CarriedLocks {
-    pub(crate) fn new(link: Arc<Link>, config: Config, setup: &Setup) -> Self {
+    pub(crate) fn new(shared: Arc<SharedConnections>, config: Config, setup: &Setup) -> Self {
         let kind = Kind::new(&config, &setup.scope, setup.writable);
         let mut capabilities = Capabilities::new("mysql");
         capabilities.fencing = true;
@@ -91,9 +126,9 @@ impl CarriedLocks {
         capabilities.durability = "who holds a lock is a committed row: it survives a restart of the server as far as \
              innodb_flush_log_at_trx_commit allows, and a fail-over as far as the replica has received it";
         Self {
-            link,
-            seats: Arc::new(Semaphore::new(config.max_sessions)),
-            known: Mutex::default(),
+            shared,
+            sessions: Arc::new(Semaphore::new(config.max_sessions)),
+            attempts: Mutex::default(),
             spare: Mutex::default(),
             capabilities,
             identity: config.identity_text(),
@@ -103,17 +138,17 @@ impl CarriedLocks {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<AttemptId, Seat>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn attempts(&self) -> MutexGuard<'_, HashMap<AttemptId, AttemptState>> {
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn spare(&self) -> MutexGuard<'_, Vec<Wire>> {
+    fn spare(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn held(&self, attempt: AttemptId) -> Option<Arc<Carrier>> {
-        match self.known().get(&attempt) {
-            Some(Seat::Held(carrier)) => Some(carrier.clone()),
+    fn held(&self, attempt: AttemptId) -> Option<Arc<Hold>> {
+        match self.attempts().get(&attempt) {
+            Some(AttemptState::Holding(hold)) => Some(hold.clone()),
             _ => None,
         }
     }
@@ -152,14 +187,14 @@ impl Backend for CarriedLocks {
     async fn inspect(&self, name: &Name) -> Result<LockInfo> {
         let args = [name.as_str().into()];
         let job = Job::Exec(&self.kind.marks.inspect, &args);
-        let told = self.link.call(job, self.config.answer_timeout).await?;
+        let told = self.shared.call(job, self.config.answer_timeout).await?;
         Ok(lock(name, &told.answer.rows))
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let args = [prefix.into(), (prefix.len() as u64).into(), prefix.into()];
         let job = Job::Exec(&self.kind.marks.list, &args);
-        let told = self.link.call(job, self.config.answer_timeout).await?;
+        let told = self.shared.call(job, self.config.answer_timeout).await?;
         Ok(locks(&told.answer.rows))
     }
 
@@ -169,11 +204,11 @@ impl Backend for CarriedLocks {
 
     async fn close(&self) -> Result<()> {
         let spare = std::mem::take(&mut *self.spare());
-        let all = futures::future::join_all(spare.into_iter().map(Wire::close));
+        let all = futures::future::join_all(spare.into_iter().map(Connection::close));
         // A server that hangs must not keep us.
         let _ = tokio::time::timeout(self.config.connect_timeout, all).await;
-        self.known().clear();
-        self.link.close().await;
+        self.attempts().clear();
+        self.shared.close().await;
         Ok(())
     }
 }

@@ -11,37 +11,37 @@ impl CarriedLocks {
     /// A hold was good until its mark is cleared, whether its own connection does that or, when that has broken, another one.
     pub(super) async fn free(&self, lease: &Lease) -> Result<Released, Trouble> {
         let attempt = lease.attempt();
-        let Some(carrier) = self.held(attempt) else {
+        let Some(hold) = self.held(attempt) else {
             return Ok(Released::AlreadyLost);
         };
-        let mut seated = carrier.seated.lock().await;
+        let mut carried_by = hold.carried_by.lock().await;
         let limit = self.config.answer_timeout;
         let mut doubt = None;
-        if seated.wire.is_open() {
-            let wire = &mut seated.wire;
-            let let_go = self.kind.let_go(wire, lease.name(), carrier.mark);
+        if carried_by.connection.is_open() {
+            let connection = &mut carried_by.connection;
+            let let_go = self.kind.let_go(connection, lease.name(), hold.key);
             match within(limit, let_go).await {
                 Ok(freed) => {
-                    self.known().remove(&attempt);
-                    if let Some(wire) = seated.wire.hand_over() {
-                        self.keep(wire);
+                    self.attempts().remove(&attempt);
+                    if let Some(connection) = carried_by.connection.hand_over() {
+                        self.keep(connection);
                     }
                     return Ok(released(freed));
                 }
                 Err(trouble) => doubt = Some(trouble),
             }
-            seated.wire.shut();
+            carried_by.connection.shut();
         }
-        self.end(seated.line, limit).await?;
-        let clear = self.kind.marks.clear(carrier.mark);
-        let told = self.link.call(Job::Text(&clear), limit).await?;
-        self.known().remove(&attempt);
+        self.end(carried_by.call_sign, limit).await?;
+        let clear = self.kind.marks.clear(hold.key);
+        let told = self.shared.call(Job::Text(&clear), limit).await?;
+        self.attempts().remove(&attempt);
         if told.answer.affected > 0 {
             return Ok(Released::Freed);
         }
         // A first try, whose answer was lost, may have cleared it.
         let seen = self.look_from_outside(lease.name(), limit).await?;
-        match (seen.and_then(|seen| seen.end_of(carrier.mark)), doubt) {
+        match (seen.and_then(|seen| seen.end_of(hold.key)), doubt) {
             (Some(end), _) => Ok(end),
             (None, Some(trouble)) => Err(trouble.in_doubt()),
             (None, None) => Err(Trouble::gone()),

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use dlock_core::backend::{Attempt, AttemptId, Request};
 use dlock_core::{Mode, Name, SystemClock};
 
-use super::line::Line;
-use super::mark::{Seen, place_args, undo_args};
-use super::{CarriedLocks, Seat};
+use super::call_sign::CallSign;
+use super::mark::{MarkRow, undo_args, version_args};
+use super::{AttemptState, CarriedLocks};
 use crate::connect::Job;
 use crate::error::Trouble;
 
@@ -27,24 +27,24 @@ impl CarriedLocks {
     pub(super) async fn undo(&self, request: &Request) -> Result<(), Trouble> {
         let attempt = request.attempt();
         remember_abandoned(attempt);
-        let Some(seat) = self.known().get(&attempt).cloned() else {
+        let Some(seat) = self.attempts().get(&attempt).cloned() else {
             return Ok(());
         };
-        let line = match &seat {
-            Seat::Asking(line) => *line,
-            Seat::Held(carrier) => {
-                let mut seated = carrier.seated.lock().await;
-                seated.wire.shut();
-                seated.line
+        let call_sign = match &seat {
+            AttemptState::Asking(call_sign) => *call_sign,
+            AttemptState::Holding(hold) => {
+                let mut carried_by = hold.carried_by.lock().await;
+                carried_by.connection.shut();
+                carried_by.call_sign
             }
         };
         let limit = request.trip_timeout();
-        self.end(line, limit).await?;
+        self.end(call_sign, limit).await?;
         let args = undo_args(request.name(), &attempt);
-        self.link
+        self.shared
             .call(Job::Exec(&self.kind.marks.undo, &args), limit)
             .await?;
-        self.known().remove(&attempt);
+        self.attempts().remove(&attempt);
         Ok(())
     }
 
@@ -55,17 +55,17 @@ impl CarriedLocks {
         let Some(seen) = self.break_mark(name, limit).await? else {
             return Ok(false);
         };
-        let line = Line {
-            key: seen.connection,
+        let call_sign = CallSign {
+            number: seen.connection,
         };
         // The caller gets to know before its own time-out passes.
         let patience = limit * 4 / 5;
-        match self.end(line, limit).await {
+        match self.end(call_sign, limit).await {
             Ok(()) => {}
             // Another user's. Its holder sees the broken mark with its next renewal, and ends it itself.
             Err(trouble) if trouble.code == Some(NOT_OURS) => {
                 let gone = async {
-                    while self.is_known(line, limit).await? {
+                    while self.is_known(call_sign, limit).await? {
                         tokio::time::sleep(ASK_EVERY).await;
                     }
                     Ok::<(), Trouble>(())
@@ -83,7 +83,7 @@ impl CarriedLocks {
         Ok(true)
     }
 
-    async fn break_mark(&self, name: &Name, limit: Duration) -> Result<Option<Seen>, Trouble> {
+    async fn break_mark(&self, name: &Name, limit: Duration) -> Result<Option<MarkRow>, Trouble> {
         for _ in 0..LOOKS {
             let Some(seen) = self.look_from_outside(name, limit).await? else {
                 return Ok(None);
@@ -94,9 +94,9 @@ impl CarriedLocks {
             if seen.is_broken() {
                 return Ok(Some(seen));
             }
-            let args = place_args(seen.place);
+            let args = version_args(seen.version);
             let job = Job::Exec(&self.kind.marks.end, &args);
-            let told = self.link.call(job, limit).await?;
+            let told = self.shared.call(job, limit).await?;
             if told.answer.affected == 1 || told.again {
                 return Ok(Some(seen));
             }
@@ -110,14 +110,14 @@ impl CarriedLocks {
         &self,
         name: &Name,
         limit: Duration,
-    ) -> Result<Option<Seen>, Trouble> {
+    ) -> Result<Option<MarkRow>, Trouble> {
         let args = [name.as_str().into()];
         let job = Job::Exec(&self.kind.marks.read, &args);
-        Seen::read(&self.link.call(job, limit).await?.answer)
+        MarkRow::read(&self.shared.call(job, limit).await?.answer)
     }
 
     /// Until the lock of a broken mark can be had, or somebody else has it.
-    async fn until_free(&self, name: &Name, broken: &Seen) {
+    async fn until_free(&self, name: &Name, broken: &MarkRow) {
         let request = Request::new(name.clone(), Mode::Exclusive, Arc::new(SystemClock))
             .with_trip_timeout(self.config.answer_timeout)
             .with_lease(self.config.session_validity);
@@ -130,7 +130,7 @@ impl CarriedLocks {
                 tokio::time::sleep(pause).await;
                 let seen = self.look_from_outside(name, self.config.answer_timeout);
                 let is_same =
-                    |seen: Seen| seen.mark().fence == broken.mark().fence && !seen.is_free();
+                    |seen: MarkRow| seen.key().fence == broken.key().fence && !seen.is_free();
                 if !seen.await?.is_some_and(is_same) {
                     return Ok(());
                 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use dlock_core::backend::Request;
 
-use super::line::Line;
+use super::call_sign::CallSign;
 use super::{CarriedLocks, within};
-use crate::connect::Wire;
+use crate::connect::Connection;
 use crate::error::Trouble;
 
 impl CarriedLocks {
@@ -15,18 +15,19 @@ impl CarriedLocks {
     pub(super) async fn queue(
         &self,
         request: &Request,
-        wire: &mut Wire,
-        line: Line,
+        connection: &mut Connection,
+        call_sign: CallSign,
         limit: Duration,
     ) -> Result<(), Trouble> {
         let name = request.name();
-        let mut granted = std::pin::pin!(self.kind.grab(wire, &self.link, name, true, limit));
+        let mut granted =
+            std::pin::pin!(self.kind.grab(connection, &self.shared, name, true, limit));
         loop {
             tokio::select! {
                 biased;
                 granted = &mut granted => return granted.map(|_| ()),
                 () = tokio::time::sleep(self.config.answer_timeout) => {
-                    if !self.is_known(line, limit).await? {
+                    if !self.is_known(call_sign, limit).await? {
                         return Err(Trouble::gone());
                     }
                 }
@@ -37,7 +38,7 @@ impl CarriedLocks {
     /// Waits, and keeps the connection alive meanwhile.
     pub(super) async fn sit_out(
         &self,
-        wire: &mut Wire,
+        connection: &mut Connection,
         left: Duration,
         limit: Duration,
     ) -> Result<(), Trouble> {
@@ -49,7 +50,7 @@ impl CarriedLocks {
                 return Ok(());
             }
             tokio::time::sleep_until(next).await;
-            within(limit, wire.ping()).await?;
+            within(limit, connection.ping()).await?;
         }
     }
 }

@@ -42,21 +42,21 @@ pub(crate) struct Answer {
     pub(crate) affected: u64,
     /// Of `LAST_INSERT_ID(…)` or an automatic number; 0 when there was none.
     pub(crate) id: u64,
-    pub(crate) rows: Vec<Line>,
+    pub(crate) rows: Vec<AnswerRow>,
 }
 
 impl Answer {
     /// The first column of the first row.
     pub(crate) fn first_number(&self) -> Option<u64> {
-        self.rows.first().and_then(|line| line.number(0))
+        self.rows.first().and_then(|row| row.number(0))
     }
 }
 
 /// One row.
 #[derive(Debug)]
-pub(crate) struct Line(Vec<Value>);
+pub(crate) struct AnswerRow(Vec<Value>);
 
-impl Line {
+impl AnswerRow {
     /// A number; `None` for NULL. A negative one is 0.
     pub(crate) fn number(&self, column: usize) -> Option<u64> {
         match self.0.get(column)? {
@@ -82,6 +82,8 @@ impl Line {
     }
 }
 
-pub(super) fn lines(rows: Vec<Row>) -> Vec<Line> {
-    rows.into_iter().map(|row| Line(row.unwrap())).collect()
+pub(super) fn rows_of(rows: Vec<Row>) -> Vec<AnswerRow> {
+    rows.into_iter()
+        .map(|row| AnswerRow(row.unwrap()))
+        .collect()
 }

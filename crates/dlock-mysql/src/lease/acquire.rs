@@ -33,9 +33,9 @@ impl LeaseLocks {
         if request.is_contended() {
             // One that waits looks first: an update would lock the row, and keep its holder from giving it back.
             let args = [name.clone(), owner.clone(), name.clone(), owner.clone()];
-            let told = self.link.call(Job::Exec(&self.sql.peek, &args), limit);
-            if let Some(line) = told.await?.answer.rows.first() {
-                return Ok(busy(line.number(0), line.number(1)));
+            let told = self.shared.call(Job::Exec(&self.sql.peek, &args), limit);
+            if let Some(row) = told.await?.answer.rows.first() {
+                return Ok(busy(row.number(0), row.number(1)));
             }
         }
         let args = [
@@ -47,7 +47,7 @@ impl LeaseLocks {
         ];
         let sent = request.now();
         let acquire = Job::Exec(&self.sql.acquire, &args);
-        let told = self.link.call(acquire, limit).await?;
+        let told = self.shared.call(acquire, limit).await?;
         if told.answer.affected == 1 {
             let lease = Lease::new(request, sent).with_token(told.answer.id);
             return Ok(Tried::Held(lease));
@@ -65,7 +65,7 @@ impl LeaseLocks {
         for _ in 0..FIRST_USES {
             let sent = request.now();
             let acquire = Job::Exec(&self.sql.acquire_closely, &args);
-            let id = self.link.call(acquire, limit).await?.answer.id;
+            let id = self.shared.call(acquire, limit).await?.answer.id;
             if id == 0 {
                 self.first_use(request.name(), limit).await?;
             } else if id & BUSY == 0 {
@@ -98,30 +98,30 @@ impl LeaseLocks {
         for _ in 0..FIRST_USES {
             let sent = request.now();
             let answer = self
-                .link
+                .shared
                 .call(acquire, request.trip_timeout())
                 .await?
                 .answer;
-            let Some(line) = answer.rows.first() else {
+            let Some(row) = answer.rows.first() else {
                 return Err(Trouble::strange("nothing"));
             };
-            if let Some(token) = line.number(1) {
+            if let Some(token) = row.number(1) {
                 return Ok(Tried::Held(Lease::new(request, sent).with_token(token)));
             }
-            if line.number(2) != Some(0) {
+            if row.number(2) != Some(0) {
                 return Err(abandoned());
             }
-            match line.number(3) {
+            match row.number(3) {
                 Some(used) if permits > 0 => return Err(another_limit(used, request.mode())),
                 _ => {}
             }
-            if line.number(0) == Some(0) {
+            if row.number(0) == Some(0) {
                 self.first_use(request.name(), request.trip_timeout())
                     .await?;
                 continue;
             }
-            let age = line.number(5).into_iter().chain(line.number(6)).min();
-            return Ok(busy(line.number(4), age));
+            let age = row.number(5).into_iter().chain(row.number(6)).min();
+            return Ok(busy(row.number(4), age));
         }
         Err(no_row())
     }
@@ -130,7 +130,7 @@ impl LeaseLocks {
     async fn first_use(&self, name: &Name, limit: Duration) -> Result<(), Trouble> {
         let args = [name.as_str().into()];
         let insert = Job::Exec(&self.sql.first_use, &args);
-        self.link.call(insert, limit).await?;
+        self.shared.call(insert, limit).await?;
         Ok(())
     }
 
@@ -143,23 +143,23 @@ impl LeaseLocks {
         let owner = Arg::from(attempt.as_uuid().as_bytes().as_slice());
         let (mark, part) = ([owner.clone()], [name.clone(), owner.clone()]);
         let whole = [owner.clone(), owner, name];
-        self.link
+        self.shared
             .call(Job::Exec(&self.sql.mark, &mark), limit)
             .await?;
         for _ in 0..FIRST_USES {
             let undo = Job::Exec(&self.sql.undo, &whole);
-            if self.link.call(undo, limit).await?.answer.affected > 0 {
+            if self.shared.call(undo, limit).await?.answer.affected > 0 {
                 break;
             }
             self.first_use(request.name(), limit).await?;
         }
         // An exclusive hold may have become a shared one.
-        self.link
+        self.shared
             .call(Job::Exec(&self.sql.part_undo, &part), limit)
             .await?;
         // It is undone; the rest is for order's sake, and is tried again by the next one.
         if let Err(trouble) = self
-            .link
+            .shared
             .call(Job::Exec(&self.sql.forget, &[]), limit)
             .await
         {

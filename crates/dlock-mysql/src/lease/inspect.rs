@@ -11,7 +11,7 @@ impl LeaseLocks {
     pub(super) async fn look(&self, name: &Name) -> Result<LockInfo, Trouble> {
         let args: [Arg<'_>; 2] = [name.as_str().into(), name.as_str().into()];
         let told = self
-            .link
+            .shared
             .call(Job::Exec(&self.sql.inspect, &args), self.limit)
             .await?;
         Ok(lock(name, &told.answer.rows))
@@ -28,7 +28,7 @@ impl LeaseLocks {
             prefix.into(),
         ];
         let told = self
-            .link
+            .shared
             .call(Job::Exec(&self.sql.list, &args), self.limit)
             .await?;
         Ok(locks(&told.answer.rows))

@@ -17,14 +17,14 @@ use dlock_core::{
 
 use self::statements::Statements;
 use crate::config::Config;
-use crate::connect::Link;
+use crate::connect::SharedConnections;
 use crate::error::Trouble;
 use crate::server::Setup;
 use crate::wait::{self, SHORT_HOLDS, Tried, Tries};
 
 #[derive(Debug)]
 pub(crate) struct LeaseLocks {
-    link: Arc<Link>,
+    shared: Arc<SharedConnections>,
     sql: Statements,
     /// For calls without a limit of their own.
     limit: Duration,
@@ -33,7 +33,7 @@ pub(crate) struct LeaseLocks {
 }
 
 impl LeaseLocks {
-    pub(crate) fn new(link: Arc<Link>, config: &Config, setup: &Setup) -> Self {
+    pub(crate) fn new(shared: Arc<SharedConnections>, config: &Config, setup: &Setup) -> Self {
         let mut capabilities = Capabilities::new("mysql");
         capabilities.fencing = true;
         capabilities.wake_up = WakeUp::Poll {
@@ -49,7 +49,7 @@ impl LeaseLocks {
         capabilities.durability = "a hold is a committed row: it survives a restart of the server as far as \
              innodb_flush_log_at_trx_commit allows, and a fail-over as far as the replica has received it";
         Self {
-            link,
+            shared,
             sql: Statements::new(&config.table_prefix, setup.takes_writes),
             limit: config.answer_timeout,
             capabilities,
@@ -62,7 +62,7 @@ impl LeaseLocks {
         let mut hot = vec![sql.acquire.as_str(), &sql.acquire_closely];
         hot.extend([sql.release.as_str(), &sql.first_use, &sql.peek]);
         hot.extend(sql.extend.of_one());
-        self.link.rehearse(&hot).await
+        self.shared.rehearse(&hot).await
     }
 }
 
@@ -135,7 +135,7 @@ impl Backend for LeaseLocks {
     }
 
     async fn close(&self) -> Result<()> {
-        self.link.close().await;
+        self.shared.close().await;
         Ok(())
     }
 }

@@ -31,7 +31,7 @@ impl LeaseLocks {
         let mut in_doubt = false;
         for release in places {
             let job = Job::Exec(release, &args);
-            let told = self.link.call(job, self.limit).await.map_err(|trouble| {
+            let told = self.shared.call(job, self.limit).await.map_err(|trouble| {
                 if in_doubt {
                     trouble.in_doubt()
                 } else {
@@ -62,7 +62,7 @@ impl LeaseLocks {
         ];
         let bind = "SET @dlock_name = ?, @dlock_attempt = ?";
         let job = Job::Batch(bind, &args, &self.sql.downgrade);
-        let told = self.link.call(job, self.limit).await?;
+        let told = self.shared.call(job, self.limit).await?;
         Ok(told.answer.first_number() == Some(1))
     }
 
@@ -71,7 +71,7 @@ impl LeaseLocks {
         let args = [name.as_str().into()];
         let mut ended = 0;
         for sql in [&self.sql.end, &self.sql.part_end] {
-            let told = self.link.call(Job::Exec(sql, &args), self.limit).await?;
+            let told = self.shared.call(Job::Exec(sql, &args), self.limit).await?;
             ended += told.answer.affected + u64::from(told.again);
         }
         Ok(ended > 0)
@@ -96,7 +96,7 @@ impl LeaseLocks {
                 .sweep_part(Job::Batch(bind, &args, &self.sql.sweep))
                 .await?;
             swept += answer.first_number().unwrap_or(0);
-            match answer.rows.first().and_then(|line| line.bytes(1)) {
+            match answer.rows.first().and_then(|row| row.bytes(1)) {
                 Some(last) => after = last.to_vec(),
                 None => return Ok(swept),
             }
@@ -104,6 +104,6 @@ impl LeaseLocks {
     }
 
     async fn sweep_part(&self, job: Job<'_>) -> Result<Answer, Trouble> {
-        Ok(self.link.call_within(job, SWEEP_LIMIT).await?.answer)
+        Ok(self.shared.call_within(job, SWEEP_LIMIT).await?.answer)
     }
 }

@@ -47,7 +47,7 @@ impl LeaseLocks {
 
     async fn look_in(&self, table: &Extend, leases: &[Arc<Lease>]) -> Vec<(AttemptId, Renewal)> {
         let all: Vec<&Lease> = leases.iter().map(Arc::as_ref).collect();
-        let found = table.run(&self.link, &all, self.limit).await;
+        let found = table.run(&self.shared, &all, self.limit).await;
         leases
             .iter()
             .map(|lease| (lease.attempt(), renewal(&found, lease)))

@@ -23,7 +23,7 @@ use dlock_core::backend::{Lease, Request};
 use dlock_core::{ErrorKind, Moment};
 
 use super::UniqueLocks;
-use crate::connect::{Arg, Line};
+use crate::connect::{AnswerRow, Arg};
 use crate::error::Trouble;
 use crate::key::micros;
 use crate::renew::Found;
@@ -155,7 +155,7 @@ impl UniqueLocks {
         let found = self
             .sql
             .extend
-            .run(&self.link, &[&lease], self.limit)
+            .run(&self.shared, &[&lease], self.limit)
             .await?;
         Ok(match found {
             Found::Some(ours) if ours.is_empty() => None,
@@ -188,26 +188,23 @@ impl<'a> Wish<'a> {
 }
 
 /// As `unique_look.sql` tells it.
-fn row(lines: &[Line]) -> Result<Row, Trouble> {
-    let ours = |line: &Line| line.number(1) == Some(1);
-    if lines
-        .iter()
-        .any(|line| ours(line) && line.number(2) == Some(1))
-    {
+fn row(rows: &[AnswerRow]) -> Result<Row, Trouble> {
+    let ours = |row: &AnswerRow| row.number(1) == Some(1);
+    if rows.iter().any(|row| ours(row) && row.number(2) == Some(1)) {
         return Err(abandoned());
     }
-    let Some(line) = lines.first() else {
+    let Some(row) = rows.first() else {
         return Ok(Row::Gone);
     };
-    let (id, left) = (line.number(0).unwrap_or(0), line.number(4).unwrap_or(0));
+    let (id, left) = (row.number(0).unwrap_or(0), row.number(4).unwrap_or(0));
     Ok(if left == 0 {
         Row::Expired(id)
-    } else if !ours(line) {
+    } else if !ours(row) {
         Row::Others(InTheWay {
             left: Some(Duration::from_micros(left)),
-            age: line.number(5).map(Duration::from_micros),
+            age: row.number(5).map(Duration::from_micros),
         })
-    } else if line.number(3) == Some(1) {
+    } else if row.number(3) == Some(1) {
         Row::Ours(id)
     } else {
         Row::Gone

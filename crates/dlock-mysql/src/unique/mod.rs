@@ -12,7 +12,7 @@ use dlock_core::{
 };
 
 use crate::config::Config;
-use crate::connect::{Arg, Job, Link};
+use crate::connect::{Arg, Job, SharedConnections};
 use crate::error::Trouble;
 use crate::inspect::{lock, locks};
 use crate::key::micros;
@@ -23,7 +23,7 @@ use crate::wait::{self, SHORT_HOLDS, Tried, Tries};
 
 #[derive(Debug)]
 pub(crate) struct UniqueLocks {
-    link: Arc<Link>,
+    shared: Arc<SharedConnections>,
     sql: Statements,
     limit: Duration,
     capabilities: Capabilities,
@@ -46,7 +46,7 @@ struct Statements {
 }
 
 impl UniqueLocks {
-    pub(crate) fn new(link: Arc<Link>, config: &Config, setup: &Setup) -> Self {
+    pub(crate) fn new(shared: Arc<SharedConnections>, config: &Config, setup: &Setup) -> Self {
         let mut capabilities = Capabilities::new("mysql");
         capabilities.fencing = true;
         capabilities.wake_up = WakeUp::Poll {
@@ -61,7 +61,7 @@ impl UniqueLocks {
         let prefix = &config.table_prefix;
         let one = |sql: &str| guarded(sql, prefix, setup.takes_writes);
         Self {
-            link,
+            shared,
             sql: Statements {
                 claim: one(include_str!("../sql/unique_claim.sql")),
                 look: one(include_str!("../sql/unique_look.sql")),
@@ -87,11 +87,11 @@ impl UniqueLocks {
     pub(crate) async fn rehearse(&self) -> Result<(), Trouble> {
         let mut hot = vec![self.sql.claim.as_str(), &self.sql.release, &self.sql.look];
         hot.extend(self.sql.extend.of_one());
-        self.link.rehearse(&hot).await
+        self.shared.rehearse(&hot).await
     }
 
     async fn exec(&self, sql: &str, args: &[Arg<'_>]) -> Result<crate::connect::Told, Trouble> {
-        self.link.call(Job::Exec(sql, args), self.limit).await
+        self.shared.call(Job::Exec(sql, args), self.limit).await
     }
 
     async fn free(&self, lease: &Lease) -> Result<Released, Trouble> {
@@ -147,7 +147,7 @@ impl Backend for UniqueLocks {
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
         let all: Vec<&Lease> = leases.iter().map(Arc::as_ref).collect();
-        let found = self.sql.extend.run(&self.link, &all, self.limit).await;
+        let found = self.sql.extend.run(&self.shared, &all, self.limit).await;
         leases.iter().map(|lease| renewal(&found, lease)).collect()
     }
 
@@ -178,7 +178,7 @@ impl Backend for UniqueLocks {
     }
 
     async fn close(&self) -> Result<()> {
-        self.link.close().await;
+        self.shared.close().await;
         Ok(())
     }
 }

@@ -7,17 +7,17 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Params, Row, Statement, Value};
 
 use super::opts;
-use super::value::{Answer, Arg, lines};
+use super::value::{Answer, Arg, rows_of};
 use crate::config::Config;
 use crate::error::Trouble;
 
 /// One connection. A call that fails in a way that leaves it in doubt, or that is dropped, closes it.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub(crate) struct Connection {
     conn: Option<Conn>,
     id: u32,
-    /// What a carrying connection is called at the server; 0 for others. See [`Wire::open_carrying`].
-    key: u64,
+    /// The number in its call sign, if it carries a hold; 0 for others. See [`Connection::open_carrying`].
+    call_sign: u64,
     used: Instant,
     prepared: Prepared,
 }
@@ -37,7 +37,7 @@ impl Prepared {
     }
 }
 
-impl Wire {
+impl Connection {
     /// Connects, within the connect time-out. `setup` is run first thing.
     pub(crate) async fn open(config: &Config, setup: &str) -> Result<Self, Trouble> {
         let opts = opts(config, setup);
@@ -45,7 +45,7 @@ impl Wire {
         match tokio::time::timeout(limit, Conn::new(opts)).await {
             Ok(Ok(conn)) => Ok(Self {
                 id: conn.id(),
-                key: 0,
+                call_sign: 0,
                 conn: Some(conn),
                 used: Instant::now(),
                 prepared: Prepared::default(),
@@ -64,16 +64,17 @@ impl Wire {
     /// As [`open`](Self::open), for a connection that carries a hold. It takes a named lock of its own, which nobody waits for: by that any
     /// user can ask whether the connection lives, and by no number that another server, or the same one after a restart, gives to a stranger.
     pub(crate) async fn open_carrying(config: &Config, setup: &str) -> Result<Self, Trouble> {
-        let key = fastrand::u64(1..);
-        let called = super::call_sign(key);
-        let mut wire = Self::open(config, &format!("{setup}; DO GET_LOCK('{called}', 0)")).await?;
-        wire.key = key;
-        Ok(wire)
+        let number = fastrand::u64(1..);
+        let called = super::call_sign_text(number);
+        let setup = format!("{setup}; DO GET_LOCK('{called}', 0)");
+        let mut connection = Self::open(config, &setup).await?;
+        connection.call_sign = number;
+        Ok(connection)
     }
 
-    /// What the connection is called at the server, if it carries a hold.
-    pub(crate) fn key(&self) -> u64 {
-        self.key
+    /// The number in its call sign, if it carries a hold.
+    pub(crate) fn call_sign(&self) -> u64 {
+        self.call_sign
     }
 
     /// The server's number of this connection.
@@ -95,7 +96,7 @@ impl Wire {
         self.conn.take().map(|conn| Self {
             conn: Some(conn),
             id: self.id,
-            key: self.key,
+            call_sign: self.call_sign,
             used: self.used,
             prepared: std::mem::take(&mut self.prepared),
         })
@@ -118,7 +119,7 @@ impl Wire {
             Ok::<_, mysql_async::Error>(Answer {
                 affected,
                 id,
-                rows: lines(rows),
+                rows: rows_of(rows),
             })
         };
         let answer = answer.await.map_err(Trouble::from);
@@ -144,7 +145,7 @@ impl Wire {
                 }
                 let rows: Vec<Row> = result.collect().await?;
                 if !rows.is_empty() {
-                    answer.rows = lines(rows);
+                    answer.rows = rows_of(rows);
                 }
             }
             result.drop_result().await?;

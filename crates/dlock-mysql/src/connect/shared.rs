@@ -8,8 +8,8 @@ use dlock_core::ErrorKind;
 use dlock_core::backend::Backoff;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::connection::Connection;
 use super::value::{Answer, Arg};
-use super::wire::Wire;
 use crate::config::Config;
 use crate::error::Trouble;
 
@@ -22,7 +22,7 @@ const UNWANTED: Duration = Duration::from_secs(2);
 const SHORTEST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_millis(50);
 
-/// One call, told to [`Link::call`].
+/// One call, told to [`SharedConnections::call`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Job<'a> {
     /// A prepared statement.
@@ -36,19 +36,19 @@ pub(crate) enum Job<'a> {
 }
 
 impl Job<'_> {
-    async fn run(self, wire: &mut Wire) -> Result<Answer, Trouble> {
+    async fn run(self, connection: &mut Connection) -> Result<Answer, Trouble> {
         match self {
-            Self::Exec(sql, args) => wire.exec(sql, args).await,
-            Self::Batch(bind, args, sql) => wire.batch(bind, args, sql).await,
-            Self::Text(sql) => wire.text(sql).await,
-            Self::Prepare(sql) => wire.prepare(sql).await.map(|()| Answer::default()),
+            Self::Exec(sql, args) => connection.exec(sql, args).await,
+            Self::Batch(bind, args, sql) => connection.batch(bind, args, sql).await,
+            Self::Text(sql) => connection.text(sql).await,
+            Self::Prepare(sql) => connection.prepare(sql).await.map(|()| Answer::default()),
         }
     }
 }
 
 /// The shared connections of one client.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct SharedConnections {
     pool: Arc<Pool>,
     /// Bounds how many there are, those included that are being made.
     permits: Arc<Semaphore>,
@@ -58,13 +58,13 @@ pub(crate) struct Link {
 struct Pool {
     config: Config,
     setup: String,
-    idle: Mutex<Vec<Wire>>,
+    idle: Mutex<Vec<Connection>>,
     closed: AtomicBool,
     /// Statements that every connection prepares when it is opened.
     hot: OnceLock<Vec<String>>,
 }
 
-impl Link {
+impl SharedConnections {
     pub(crate) fn new(config: Config, setup: String) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(config.connections)),
@@ -86,7 +86,7 @@ impl Link {
             let outcome = prepare.await;
             outcome.map_err(|trouble| trouble.about("checking what we may do").unsent())?;
         }
-        // The second call of a link would be a mistake, and a harmless one.
+        // The second call of a shared would be a mistake, and a harmless one.
         let _ = self
             .pool
             .hot
@@ -101,10 +101,10 @@ impl Link {
             .await
     }
 
-    /// As [`call`](Link::call), also if it takes longer than answers usually do.
+    /// As [`call`](SharedConnections::call), also if it takes longer than answers usually do.
     pub(crate) async fn call_within(&self, job: Job<'_>, limit: Duration) -> Result<Told, Trouble> {
         let guard = Suspicion {
-            link: self,
+            shared: self,
             started: Instant::now(),
             done: false,
         };
@@ -128,18 +128,18 @@ impl Link {
             let Ok(permit) = self.permits.clone().acquire_owned().await else {
                 return Err(if again { closed().in_doubt() } else { closed() });
             };
-            let (mut wire, fresh, permit) = self
-                .wire(permit)
+            let (mut connection, fresh, permit) = self
+                .connection(permit)
                 .await
                 .map_err(|trouble| if again { trouble.in_doubt() } else { trouble })?;
-            match job.run(&mut wire).await {
+            match job.run(&mut connection).await {
                 Ok(answer) => {
-                    self.give_back(wire);
+                    self.give_back(connection);
                     return Ok(Told { answer, again });
                 }
                 Err(trouble) if trouble.contended => {
-                    if wire.is_open() {
-                        self.give_back(wire);
+                    if connection.is_open() {
+                        self.give_back(connection);
                     }
                 }
                 Err(trouble) if trouble.broken && !fresh && !trouble.timed_out => {
@@ -149,8 +149,8 @@ impl Link {
                     continue;
                 }
                 Err(trouble) => {
-                    if wire.is_open() {
-                        self.give_back(wire);
+                    if connection.is_open() {
+                        self.give_back(connection);
                     }
                     return Err(if again { trouble.in_doubt() } else { trouble });
                 }
@@ -161,17 +161,17 @@ impl Link {
     }
 
     /// An idle connection, or a new one (`true`).
-    async fn wire(
+    async fn connection(
         &self,
         permit: OwnedSemaphorePermit,
-    ) -> Result<(Wire, bool, OwnedSemaphorePermit), Trouble> {
+    ) -> Result<(Connection, bool, OwnedSemaphorePermit), Trouble> {
         if self.pool.is_closed() {
             return Err(closed());
         }
         let idle = self.pool.idle().pop();
-        if let Some(mut wire) = idle {
-            if wire.idle_for() < ASK_AFTER || wire.ping().await.is_ok() {
-                return Ok((wire, false, permit));
+        if let Some(mut connection) = idle {
+            if connection.idle_for() < ASK_AFTER || connection.ping().await.is_ok() {
+                return Ok((connection, false, permit));
             }
             self.forget_idle();
         }
@@ -201,8 +201,8 @@ impl Link {
         }
     }
 
-    fn give_back(&self, wire: Wire) {
-        self.pool.put(wire);
+    fn give_back(&self, connection: Connection) {
+        self.pool.put(connection);
     }
 
     fn forget_idle(&self) {
@@ -216,17 +216,18 @@ impl Link {
         self.pool.closed.store(true, Ordering::Release);
         self.permits.close();
         let idle = std::mem::take(&mut *self.pool.idle());
-        let all = futures::future::join_all(idle.into_iter().map(Wire::close));
+        let all = futures::future::join_all(idle.into_iter().map(Connection::close));
         // A server that hangs must not keep us.
         let _ = tokio::time::timeout(self.pool.config.connect_timeout, all).await;
     }
 }
 
 impl Pool {
-    async fn open(&self) -> Result<Wire, Trouble> {
-        let mut wire = Wire::open(&self.config, &self.setup).await?;
+    async fn open(&self) -> Result<Connection, Trouble> {
+        let mut connection = Connection::open(&self.config, &self.setup).await?;
         for sql in self.hot.get().into_iter().flatten() {
-            let prepare = tokio::time::timeout(self.config.answer_timeout, wire.prepare(sql)).await;
+            let prepare =
+                tokio::time::timeout(self.config.answer_timeout, connection.prepare(sql)).await;
             match prepare {
                 Ok(Ok(())) => {}
                 // MariaDB looks at the server's variables here already: it was demoted.
@@ -245,13 +246,13 @@ impl Pool {
                 }
             }
         }
-        Ok(wire)
+        Ok(connection)
     }
 
-    fn put(&self, wire: Wire) {
+    fn put(&self, connection: Connection) {
         let mut idle = self.idle();
-        if !self.is_closed() && wire.is_open() && idle.len() < self.config.connections {
-            idle.push(wire);
+        if !self.is_closed() && connection.is_open() && idle.len() < self.config.connections {
+            idle.push(connection);
         }
     }
 
@@ -259,7 +260,7 @@ impl Pool {
         self.closed.load(Ordering::Acquire)
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Wire>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -278,7 +279,7 @@ fn closed() -> Trouble {
 
 /// When a call is given up after a while, a silent network may be the cause: connections that are idle are then forgotten.
 struct Suspicion<'a> {
-    link: &'a Link,
+    shared: &'a SharedConnections,
     started: Instant,
     done: bool,
 }
@@ -292,7 +293,7 @@ impl Suspicion<'_> {
 impl Drop for Suspicion<'_> {
     fn drop(&mut self) {
         if !self.done && self.started.elapsed() >= SUSPICIOUS {
-            self.link.forget_idle();
+            self.shared.forget_idle();
         }
     }
 }
