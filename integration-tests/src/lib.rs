@@ -16,6 +16,7 @@ mod process;
 mod program;
 pub mod proxy;
 mod sale;
+mod seen;
 pub mod server;
 mod wait;
 

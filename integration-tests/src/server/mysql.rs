@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use super::{Server, Site, Store};
 use crate::error::Doing;
-use crate::{Error, Folder, Result, folder, program};
+use crate::{Error, Folder, Result, folder, program, seen};
 
 /// A running MySQL or MariaDB.
 pub type MySqlServer = Server<MySql>;
@@ -156,17 +156,27 @@ impl Store for MySql {
     }
 
     async fn probe(&self, site: &Site) -> Result<()> {
-        // The server speaks first: length (3 bytes), sequence 0, protocol version 10. It does so once it takes clients.
+        // The server speaks first: length (3 bytes), sequence 0, protocol version 10, and its own version, which a zero ends. It does so
+        // once it takes clients.
         let mut stream = TcpStream::connect(site.addr()).await.doing("connect")?;
         let mut greeting = [0; 5];
         stream
             .read_exact(&mut greeting)
             .await
             .doing("read the greeting")?;
-        if matches!(greeting, [_, _, _, 0, 10]) {
-            return Ok(());
-        }
-        Err(Error::answer("greeting", format!("{greeting:?}")))
+        let [low, middle, _, 0, 10] = greeting else {
+            return Err(Error::answer("greeting", format!("{greeting:?}")));
+        };
+        let mut rest = vec![0; usize::from(u16::from_le_bytes([low, middle])) - 1];
+        stream
+            .read_exact(&mut rest)
+            .await
+            .doing("read the greeting")?;
+        let version = rest.split(|byte| *byte == 0).next().unwrap_or_default();
+        let version = String::from_utf8_lossy(version);
+        // MariaDB puts this in front, for old replicas.
+        seen::note(self.flavor.as_str(), version.trim_start_matches("5.5.5-"));
+        Ok(())
     }
 
     fn url(&self, site: &Site) -> String {
