@@ -29,6 +29,84 @@ async fn watchers(server: &EtcdServer) -> usize {
     metric(server.addr(), "etcd_debugging_mvcc_watcher_total").await as usize
 }
 
+/// More watches than this are not needed, however many tasks of one client wait for a lock.
+const FEW: usize = 120;
+
+/// Whoever comes when many of its client wait asks for its place and nothing else. All get their turn, in the order in which they came, whoever leaves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn crowd_of_one_client_costs_a_request_each_and_is_served_in_order() {
+    const WAITERS: usize = 600;
+    let server = EtcdServer::start().await.expect("a server");
+    let url = url([server.addr()], "session=20s&answer_timeout=10s");
+    let (holder, between) = (client(&url).await, client(&url).await);
+    let crowd = strict_client(&url).await;
+    let guard = lock(&holder, "a").await;
+    let asked = async || {
+        let label = "grpc_method=\"Txn\"";
+        metric_with(server.addr(), "grpc_server_started_total", label).await
+    };
+    let before = asked().await;
+    let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let inside = Arc::new(AtomicUsize::new(0));
+    let mut waits = Vec::new();
+    let mut stand = |locks: &dlock_core::Locks| {
+        let mutex = locks.mutex("a").expect("a name");
+        let (served, inside) = (served.clone(), inside.clone());
+        waits.push(tokio::spawn(async move {
+            let guard = mutex.lock().await.expect("the lock");
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold");
+            served.send(guard.token().expect("a token")).expect("heard");
+            inside.fetch_sub(1, Ordering::SeqCst);
+            let released = guard.release().await.expect("the store answers");
+            assert_eq!(released, Released::Freed);
+        }));
+    };
+    for _ in 0..WAITERS / 2 {
+        stand(&crowd);
+    }
+    waiting(&holder, "a", WAITERS / 2).await;
+    // Somebody else is in the middle.
+    stand(&between);
+    waiting(&holder, "a", WAITERS / 2 + 1).await;
+    for _ in 0..WAITERS / 2 {
+        stand(&crowd);
+    }
+    waiting(&holder, "a", WAITERS + 1).await;
+    let asked = asked().await - before;
+    let watchers = watchers(&server).await;
+    println!("{asked} requests and {watchers} watches for {WAITERS} waiters");
+    assert!(watchers < FEW, "{watchers} watches");
+    assert!(asked < 2.0 * WAITERS as f64, "{asked} requests");
+    // Some leave: in the middle, several in a row, and the last ones.
+    let leave = |index: usize| index % 7 == 3 || (200..220).contains(&index) || index > 580;
+    for (index, wait) in waits.iter().enumerate() {
+        if leave(index) {
+            wait.abort();
+        }
+    }
+    assert_eq!(
+        guard.release().await.expect("the store answers"),
+        Released::Freed
+    );
+    let mut last = None;
+    for (index, wait) in waits.into_iter().enumerate() {
+        match soon(wait).await {
+            Ok(()) => {}
+            Err(error) => assert!(error.is_cancelled() && leave(index), "{index}: {error}"),
+        }
+    }
+    order.close();
+    while let Some(token) = order.recv().await {
+        assert!(last < Some(token), "{token:?} after {last:?}");
+        last = Some(token);
+    }
+    let mut raw = raw(&[server.addr()]).await;
+    until_so("nothing is left", async || {
+        entries(&mut raw, "a").await.is_empty()
+    })
+    .await;
+}
+
 /// A look makes sure of two keys, and one trip does it for many waiters.
 #[tokio::test]
 async fn idle_waiters_cost_few_requests() {
@@ -39,7 +117,7 @@ async fn idle_waiters_cost_few_requests() {
     let crowd = strict_client(&url).await;
     let guard = lock(&holder, "a").await;
     let waits: Vec<_> = (0..WAITERS).map(|_| waiter(&crowd, "a")).collect();
-    until_so("all watch", async || watchers(&server).await > WAITERS).await;
+    waiting(&holder, "a", WAITERS).await;
     // The first look of each comes a third of a session after it came.
     thirds(&server, 4.0).await;
     let asked = async || {
@@ -52,7 +130,8 @@ async fn idle_waiters_cost_few_requests() {
     let asked = asked().await - before;
     println!("{asked} requests for {WAITERS} waiters in two thirds of a session");
     assert!(asked < WAITERS as f64 / 3.0, "{asked} requests");
-    assert_eq!(watchers(&server).await, WAITERS + 1);
+    let watchers = watchers(&server).await;
+    assert!(watchers < FEW, "{watchers} watches");
     assert!(guard.is_held());
     for wait in waits {
         wait.abort();
@@ -87,7 +166,7 @@ async fn waiters_for_permits_read_little_and_all_get_one() {
             );
         }));
     }
-    until_so("all watch", async || watchers(&server).await == WAITERS).await;
+    waiting(&holder, "s", WAITERS).await;
     for permit in [first, second] {
         assert_eq!(
             permit.release().await.expect("the store answers"),

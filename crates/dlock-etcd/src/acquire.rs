@@ -11,11 +11,13 @@ use self::look::Look;
 use crate::attempts::{Seated, abandoned};
 use crate::crowd::Admitted;
 use crate::error::Trouble;
+use crate::line::Ahead;
 use crate::place::{Place, judge, questions};
 use crate::queue;
 use crate::session::Session;
 use crate::store::Store;
 use crate::txn::{About, Answer, Query, Range, Row, Step, Txn, When};
+use crate::wait::Waits;
 
 /// How often a try looks again when others come in between its look and its grab. Each time somebody else did get in.
 const TRIES: usize = 16;
@@ -163,6 +165,13 @@ impl Store {
         request: &Request,
         admitted: Admitted<'_>,
     ) -> Result<Attempt, Trouble> {
+        if let Some(ahead) = self.lines.last(request.name(), request.mode())
+            && let Some(entry) = self.enqueue_behind(request, &ahead).await?
+        {
+            drop(admitted);
+            request.mark_contended();
+            return Box::pin(self.wait(request, entry, Waits::Line(ahead))).await;
+        }
         let (entry, place, seen) = self.enqueue(request).await?;
         drop(admitted);
         let alone = matches!(place, Place::Holds { .. });
@@ -171,10 +180,36 @@ impl Store {
             Place::Holds { .. } => Ok(Attempt::Held(self.held(request, entry))),
             Place::Behind(watched) => {
                 request.mark_contended();
-                Box::pin(self.wait(request, entry, watched, seen)).await
+                Box::pin(self.wait(request, entry, Waits::Watch(watched, seen))).await
             }
             Place::Gone => Err(removed()),
         }
+    }
+
+    /// Takes a place in the queue behind one of our own who waits there, without a look at it; `None` when that one is gone, or there is anything
+    /// else to look at first.
+    async fn enqueue_behind(
+        &self,
+        request: &Request,
+        ahead: &Ahead,
+    ) -> Result<Option<Entry>, Trouble> {
+        let lock = self.keys.lock(request.name());
+        let session = self.sessions.usable().await?;
+        let seated = self.attempts.seat(request, &lock, session.id)?;
+        if seated.again {
+            return Ok(None);
+        }
+        let mut txn = self.entry_txn(request, &seated, &session);
+        // Permits of another limit would be before that one, too.
+        txn.when
+            .push(When::CreatedAt(ahead.key.clone(), ahead.created));
+        let sent = self.send(request.attempt(), &session, &txn).await?;
+        Ok(match sent {
+            Sent::Answer(answer) if answer.succeeded => {
+                Some(Entry::new(seated.key, answer.revision, &session))
+            }
+            _ => None,
+        })
     }
 
     async fn enqueue(&self, request: &Request) -> Result<(Entry, Place, i64), Trouble> {

@@ -12,6 +12,7 @@ mod error;
 mod fence;
 mod inspect;
 mod key;
+mod line;
 mod lookout;
 mod place;
 mod queue;

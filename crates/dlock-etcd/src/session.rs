@@ -26,7 +26,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    fn new(id: i64, ttl: Duration, sent: Moment) -> Self {
+    pub(crate) fn new(id: i64, ttl: Duration, sent: Moment) -> Self {
         Self {
             id,
             ttl,

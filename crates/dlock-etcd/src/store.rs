@@ -11,6 +11,7 @@ use crate::connect::Link;
 use crate::crowd::Crowds;
 use crate::error::{Cause, Trouble};
 use crate::key::Keys;
+use crate::line::Lines;
 use crate::lookout::Lookout;
 use crate::session::Sessions;
 
@@ -24,6 +25,7 @@ pub(crate) struct Store {
     /// How many of the link's suspicions were followed.
     pub(crate) swept: AtomicU64,
     pub(crate) crowds: Crowds,
+    pub(crate) lines: Lines,
     pub(crate) keys: Keys,
 }
 
@@ -45,6 +47,7 @@ impl Store {
             lookout: Lookout::default(),
             swept: AtomicU64::new(0),
             crowds: Crowds::default(),
+            lines: Lines::default(),
             link,
             sessions,
         })

@@ -8,12 +8,31 @@ use dlock_core::{Mode, Moment, Name};
 use crate::acquire::{Entry, Held, busy, removed};
 use crate::connect::{Seen, Watch, Watching};
 use crate::error::Trouble;
+use crate::line::Ahead;
 use crate::lookout::Post;
 use crate::place::{Near, Place};
 use crate::queue;
 use crate::store::Store;
 use crate::txn::{About, Query, Row, Step, Txn, When};
 use crate::watched::{Watched, by_key};
+
+/// What a waiter waits for.
+#[derive(Debug)]
+pub(crate) enum Waits {
+    /// This, which was so at that revision.
+    Watch(Watched, i64),
+    /// One of our own who is before it.
+    Line(Ahead),
+}
+
+/// What a waiter has come to know.
+#[derive(Debug)]
+enum Next {
+    /// Where its entry stands, at that revision.
+    Stands((Place, i64)),
+    /// It goes on to wait, for this.
+    Waits(Waits),
+}
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(300);
@@ -47,19 +66,29 @@ impl Disturbance {
 }
 
 impl Store {
-    /// Waits at a place in the queue, `seen` at this revision. Ends with the lock, at the deadline, or when the store is out of reach.
+    /// Waits at a place in the queue. Ends with the lock, at the deadline, or when the store is out of reach.
     pub(crate) async fn wait(
         &self,
         request: &Request,
         entry: Entry,
-        mut watched: Watched,
-        mut seen: i64,
+        mut waits: Waits,
     ) -> Result<Attempt, Trouble> {
         let mut disturbance = Disturbance::none();
+        // Until it does not wait any more: those of this client who come after it may stand behind it.
+        let _standing = self.lines.stand(request.name(), request.mode(), &entry);
         loop {
+            let moved = async {
+                match &waits {
+                    Waits::Watch(watched, seen) => {
+                        let moved = self.moved(request, &entry, watched, *seen, &mut disturbance);
+                        moved.await.map(Next::Stands)
+                    }
+                    Waits::Line(ahead) => self.in_line(request, &entry, ahead).await,
+                }
+            };
             let moved = tokio::select! {
                 biased;
-                moved = self.moved(request, &entry, &watched, seen, &mut disturbance) => moved,
+                moved = moved => moved,
                 () = at(request, request.deadline()) => {
                     let removed = self.remove(request.attempt(), &entry.key, Some(entry.created));
                     removed.await.map_err(Trouble::in_doubt)?;
@@ -67,7 +96,7 @@ impl Store {
                 }
             };
             match moved {
-                Ok((Place::Holds { followed }, _)) => {
+                Ok(Next::Stands((Place::Holds { followed }, _))) => {
                     let lease = self.held(request, entry);
                     if followed {
                         self.attempts.owe_ring(lease.attempt());
@@ -75,11 +104,12 @@ impl Store {
                     }
                     return Ok(Attempt::Held(lease));
                 }
-                Ok((Place::Behind(next), revision)) => {
-                    (watched, seen) = (next, revision);
+                Ok(Next::Stands((Place::Behind(next), revision))) => {
+                    waits = Waits::Watch(next, revision);
                     disturbance.is_over();
                 }
-                Ok((Place::Gone, _)) => return Err(removed()),
+                Ok(Next::Waits(next)) => waits = next,
+                Ok(Next::Stands((Place::Gone, _))) => return Err(removed()),
                 Err(trouble) if trouble.is_lease_gone() => return Err(trouble),
                 Err(trouble) if !trouble.kind.is_retryable() => return Err(trouble.in_doubt()),
                 Err(trouble) => {
@@ -136,6 +166,48 @@ impl Store {
                 return Ok(moved);
             }
         }
+    }
+
+    /// Resolves when one of our own who is before us does not wait any more, or something of the two has changed.
+    async fn in_line(
+        &self,
+        request: &Request,
+        entry: &Entry,
+        ahead: &Ahead,
+    ) -> Result<Next, Trouble> {
+        let period = self.sessions.ttl() / 3;
+        // Nothing can die in silence here but the task of the one ahead, so a look is for what nobody thought of.
+        let rarely = self.sessions.ttl() * 2;
+        let post = self.lookout.post(ahead.sight(entry), request.now());
+        loop {
+            let again = request.now() + less_some(period);
+            tokio::select! {
+                biased;
+                () = ahead.left() => break,
+                () = post.changed() => {
+                    let place = self.place(request, entry, None).await?;
+                    return Ok(Next::Stands(place));
+                }
+                () = request.clock().sleep_until(again) => {
+                    self.keep_if_due(&entry.session).await?;
+                    let now = request.now();
+                    if now.since(post.looked()) >= rarely {
+                        self.look_out(now, rarely).await?;
+                    }
+                }
+            }
+        }
+        let (name, mode) = (request.name(), request.mode());
+        if let Some(next) = self.lines.before(name, mode, entry.created) {
+            return Ok(Next::Waits(Waits::Line(next)));
+        }
+        if mode == Mode::Exclusive {
+            // Most likely it holds now. If it does not, the watch finds that out, and then looks.
+            let watched = Watched::end_of_key(&ahead.key, ahead.created);
+            return Ok(Next::Waits(Waits::Watch(watched, 0)));
+        }
+        let place = self.place(request, entry, None).await?;
+        Ok(Next::Stands(place))
     }
 
     async fn open_watch(

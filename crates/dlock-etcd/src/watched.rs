@@ -38,6 +38,15 @@ impl Watched {
         Self::of(row, Until::Ends(row.created))
     }
 
+    /// The end of an entry of which this is known.
+    pub(crate) fn end_of_key(key: &[u8], created: i64) -> Self {
+        Self {
+            range: Range::key(key),
+            until: Until::Ends(created),
+            last: false,
+        }
+    }
+
     pub(crate) fn end_of_last(row: &Row) -> Self {
         Self {
             last: true,
@@ -83,6 +92,16 @@ pub(crate) struct Sight {
 }
 
 impl Sight {
+    /// An entry, and one that must stay as it was created.
+    pub(crate) fn of_two(entry: &Entry, watched: &[u8], created: i64) -> Self {
+        Self {
+            own: entry.key.clone(),
+            created: entry.created,
+            watched: watched.to_vec(),
+            until: Until::Ends(created),
+        }
+    }
+
     pub(crate) fn keys(&self) -> [&[u8]; 2] {
         [&self.own, &self.watched]
     }
