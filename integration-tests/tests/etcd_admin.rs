@@ -192,3 +192,52 @@ async fn waiter_does_not_hold_when_its_own_lease_took_the_holder_away() {
         );
     }
 }
+
+/// Who breaks a lock reads who holds it, and then removes that very entry. If its holder has left meanwhile, its client may have the same key again
+/// and wait with it: that one does not hold, and keeps its place.
+#[tokio::test]
+async fn break_removes_who_holds_and_not_who_has_its_key_by_now() {
+    let server = EtcdServer::start().await.expect("a server");
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let long = "session=60s&answer_timeout=20s";
+    let direct = url([server.addr()], long);
+    let (first, second) = (client(&direct).await, client(&direct).await);
+    let admin = client(&url([proxy.addr()], long)).await;
+    let mut raw = raw(&[server.addr()]).await;
+    let guard = lock(&first, "a").await;
+    let key = entries(&mut raw, "a").await[0].key().to_vec();
+    let next = waiter(&second, "a");
+    waiting(&first, "a", 1).await;
+    let ranges = async || {
+        let label = "grpc_method=\"Range\"";
+        metric_with(server.addr(), "grpc_server_handled_total", label).await
+    };
+    // The administrator's answer is on its way, and nobody is where it says any more.
+    let before = ranges().await;
+    proxy.pause(integration_tests::Direction::ToClient);
+    let breaks = tokio::spawn({
+        let admin = admin.clone();
+        async move { admin.break_lock("a").await }
+    });
+    until_so("it was read", async || ranges().await > before).await;
+    assert_eq!(
+        guard.release().await.expect("the store answers"),
+        Released::Freed
+    );
+    let holds = soon(next).await.expect("no panic").expect("the lock");
+    let waits = waiter(&first, "a");
+    until_so("it waits with the same key", async || {
+        let queue = entries(&mut raw, "a").await;
+        queue.len() == 2 && queue[1].key() == key
+    })
+    .await;
+    proxy.resume();
+    assert!(soon(breaks).await.expect("no panic").expect("broken"));
+    let last = soon(waits).await.expect("no panic").expect("the lock");
+    assert_eq!(first.stats().failed, 0, "its place was taken away");
+    assert_eq!(soon(holds.lost()).await, LossReason::Gone);
+    assert_eq!(
+        last.release().await.expect("the store answers"),
+        Released::Freed
+    );
+}
