@@ -11,6 +11,7 @@ mod clock;
 mod error;
 mod folder;
 mod holder;
+pub mod judge;
 mod port;
 mod process;
 mod program;

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
 
+use crate::exclusion;
 use crate::history::{History, Line, Mode, Op, Phase};
 use crate::holds::{End, Hold, holds};
 use crate::report::{Finding, Kind};
@@ -103,7 +104,14 @@ impl SequentialSpec for Lock {
 pub fn check(history: &History) -> Vec<Finding> {
     let all = holds(history);
     let mut findings = Vec::new();
+    let beside = exclusion::check(history);
     for name in history.locks() {
+        // Two at once have no order, and the search would go through all of them to find that out.
+        if let Some(two) = beside.iter().find(|finding| finding.lock == name) {
+            let why = "two held at once, so there is no order";
+            findings.push(Finding::new(Kind::NotLinearizable, name, two.at, why));
+            continue;
+        }
         let own: Vec<&Hold> = all.iter().filter(|hold| hold.lock == name).collect();
         let mut events = events(history, name, &own);
         // At one moment answers come before questions: of two calls that only touch, the first one is the earlier.

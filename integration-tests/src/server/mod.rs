@@ -10,9 +10,9 @@ mod mysql;
 mod postgres;
 mod redis;
 mod redis_cluster;
-mod resp;
+pub(crate) mod resp;
 mod sentinel;
-mod wire;
+pub(crate) mod wire;
 mod zookeeper;
 
 use std::fs;

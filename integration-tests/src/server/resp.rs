@@ -83,7 +83,7 @@ pub(crate) async fn ask_all(
     Ok(replies)
 }
 
-async fn exchange(stream: &mut BufReader<TcpStream>, command: &[&str]) -> Result<Reply> {
+pub(crate) async fn exchange(stream: &mut BufReader<TcpStream>, command: &[&str]) -> Result<Reply> {
     let mut request = format!("*{}\r\n", command.len());
     for word in command {
         request.push_str(&format!("${}\r\n{word}\r\n", word.len()));

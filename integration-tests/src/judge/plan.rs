@@ -1,0 +1,106 @@
+//! Which faults each store is put to, and what is expected of it.
+
+use super::faults::Fault;
+use super::store::Store;
+
+/// The verdict that is expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// No checker finds anything, but updates that an unfenced register loses.
+    Safe,
+    /// Two may hold at once for a while, for this reason. The fenced register loses nothing all the same, and all is well afterwards.
+    Hole(&'static str),
+}
+
+impl Expected {
+    /// As the table says it.
+    #[must_use]
+    pub fn text(self) -> String {
+        match self {
+            Self::Safe => "safe".to_owned(),
+            Self::Hole(why) => format!("known hole: {why}"),
+        }
+    }
+}
+
+const FORGETS: &str =
+    "what the server forgets it gives again; the holder learns it at its next renewal";
+const BY_HAND: &str = "the holder learns it at its next renewal";
+const NOT_REPLICATED: &str = "replication is asynchronous: the replica may not know the hold";
+const BY_ITS_CLOCK: &str = "leases run by the server's wall clock";
+
+/// What is expected, or why the two do not go together.
+///
+/// # Errors
+/// The reason why there is no such scenario.
+pub fn expected(store: Store, fault: Fault) -> Result<Expected, &'static str> {
+    use Fault as F;
+    use Store as S;
+    let redis = matches!(store, S::Redis | S::Redlock);
+    let mysql = store.mysql_mode().is_some();
+    let group = matches!(store, S::EtcdCluster | S::ZkEnsemble);
+    let proxied = !matches!(store, S::RedisSentinel | S::RedisCluster | S::File);
+    match fault {
+        _ if fault.is_of_network() && store == S::File => Err("there is no network"),
+        _ if fault.is_of_network() && !proxied => Err(
+            "its servers tell clients their own addresses, past any proxy; its client is that of `redis`",
+        ),
+        _ if fault.is_of_network() && group => Err("as for one server"),
+        F::ServerFrozen | F::ServerRestarted | F::ServerEmpty | F::ServerClock
+            if store == S::File =>
+        {
+            Err("there is no server")
+        }
+        F::ServerEmpty if store == S::Redis => Ok(Expected::Hole(FORGETS)),
+        F::ServerEmpty => Err("its servers keep their data"),
+        F::ServerRestarted if matches!(store, S::RedisSentinel | S::RedisCluster) => {
+            Err("see fail-over")
+        }
+        F::ServerClock => match store {
+            S::Redis | S::MysqlLease | S::MysqlUnique => Ok(Expected::Hole(BY_ITS_CLOCK)),
+            S::Etcd => Ok(Expected::Safe),
+            S::MysqlSession | S::MysqlAdvisory => Ok(Expected::Safe),
+            S::Redlock => Err("redlock_clocks.rs moves the clocks of its nodes"),
+            _ => Err("as for one server, or not staged"),
+        },
+        F::WritesRefused if redis || mysql => Ok(Expected::Safe),
+        F::WritesRefused => Err("not staged"),
+        F::OutOfMemory if redis => Ok(Expected::Safe),
+        F::Eviction if store == S::Redis => Ok(Expected::Hole(FORGETS)),
+        F::OutOfMemory | F::Eviction => Err("a fault of Redis"),
+        F::ConnectionsKilled if redis || mysql => Ok(Expected::Safe),
+        F::ConnectionsKilled => Err("see resets"),
+        F::HoldDeleted => match store {
+            S::Redis | S::Etcd | S::MysqlLease | S::MysqlUnique => Ok(Expected::Hole(BY_HAND)),
+            S::Zk | S::MysqlSession | S::MysqlAdvisory => Ok(Expected::Hole(BY_HAND)),
+            _ => Err("as for one server, or locks cannot be broken"),
+        },
+        F::LeaderKilled | F::LeaderFrozen if group => Ok(Expected::Safe),
+        F::LeaderKilled | F::LeaderFrozen => Err("it has no leader"),
+        F::QuorumLost if group || store == S::Redlock => Ok(Expected::Safe),
+        F::QuorumLost => Err("it has no quorum"),
+        F::SwitchOver if store == S::RedisSentinel => Ok(Expected::Hole(NOT_REPLICATED)),
+        F::FailOver if matches!(store, S::RedisSentinel | S::RedisCluster) => {
+            Ok(Expected::Hole(NOT_REPLICATED))
+        }
+        F::SwitchOver | F::FailOver if mysql => Err("mysql_safety.rs switches over"),
+        F::SwitchOver | F::FailOver => Err("see the leader's faults"),
+        F::Resharding if store == S::RedisCluster => Ok(Expected::Safe),
+        F::Resharding => Err("it has no slots"),
+        F::NodeDown if store == S::Redlock => Ok(Expected::Safe),
+        F::NodesForget if store == S::Redlock => Ok(Expected::Hole(
+            "nodes that were said to keep their data forget the hold: two quorums without a node in common that knows",
+        )),
+        F::NodeDown | F::NodesForget => Err("a fault of Redlock"),
+        _ => Ok(Expected::Safe),
+    }
+}
+
+/// Every scenario of a store.
+#[must_use]
+pub fn of(store: Store) -> Vec<(Fault, Expected)> {
+    let faults = Fault::ALL.into_iter();
+    faults
+        .filter_map(|fault| Some((fault, expected(store, fault).ok()?)))
+        .collect()
+}

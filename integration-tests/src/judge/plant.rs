@@ -1,0 +1,113 @@
+//! Mistakes that a backend is made to have, so that it is known that the judge sees them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use dlock::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock::{Capabilities, Clock, LockInfo, Locks, Name, Released, Result, Settings, SystemClock};
+use serde::{Deserialize, Serialize};
+
+/// Which mistake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Plant {
+    /// Every renewal is said to have worked, and none is sent: an expired hold is told as held.
+    RenewsInWordsOnly,
+    /// "Busy" is told as held.
+    GrantsWhatIsBusy,
+    /// All tokens are the same.
+    OneToken,
+    /// A release is said to have worked, and nothing is sent.
+    ReleasesInWordsOnly,
+}
+
+/// A backend with a mistake.
+#[derive(Debug)]
+pub(crate) struct Liar {
+    inner: Arc<dyn Backend>,
+    plant: Plant,
+}
+
+impl Liar {
+    pub(crate) async fn locks(url: &str, plant: Plant, settings: Settings) -> Result<Locks> {
+        // The lease is in the settings: it is a word of the facade.
+        let url = url.replace("&lease=2000ms", "");
+        let inner = dlock::open(&url).await?;
+        let liar: Arc<dyn Backend> = Arc::new(Self { inner, plant });
+        Locks::builder(liar).settings(settings).build()
+    }
+
+    fn bend(&self, request: &Request, attempt: Attempt) -> Attempt {
+        match (self.plant, attempt) {
+            (Plant::GrantsWhatIsBusy, Attempt::Busy(_)) => {
+                let lease = Lease::new(request, SystemClock.now());
+                Attempt::Held(lease.with_token(u64::MAX / 2))
+            }
+            (Plant::OneToken, Attempt::Held(lease)) => Attempt::Held(lease.with_token(7)),
+            (_, attempt) => attempt,
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for Liar {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn identity(&self) -> &str {
+        self.inner.identity()
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        let attempt = self.inner.try_acquire(request).await?;
+        Ok(self.bend(request, attempt))
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+        let attempt = self.inner.acquire(request).await?;
+        Ok(self.bend(request, attempt))
+    }
+
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        match self.plant {
+            Plant::RenewsInWordsOnly => leases.iter().map(|_| Renewal::Extended).collect(),
+            _ => self.inner.renew(leases).await,
+        }
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<Released> {
+        match self.plant {
+            Plant::ReleasesInWordsOnly => Ok(Released::Freed),
+            _ => self.inner.release(lease).await,
+        }
+    }
+
+    async fn abandon(&self, request: &Request) -> Result<()> {
+        self.inner.abandon(request).await
+    }
+
+    async fn downgrade(&self, lease: &Lease) -> Result<()> {
+        self.inner.downgrade(lease).await
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
+        self.inner.inspect(name).await
+    }
+
+    async fn others_wait(&self, name: &Name) -> bool {
+        self.inner.others_wait(name).await
+    }
+
+    async fn changed(&self, name: &Name, seen: Option<&str>) {
+        self.inner.changed(name, seen).await;
+    }
+
+    fn keeps_order(&self) -> bool {
+        self.inner.keeps_order()
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.inner.close().await
+    }
+}

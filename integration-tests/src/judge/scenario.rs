@@ -1,0 +1,283 @@
+//! One run: a crew at work, a fault, and the judgement.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlock::{Capability, Locks};
+use dlock_judge::{Finding, History, Kind, Op, Phase, Setup, judge};
+use tokio::sync::OnceCell;
+use tokio::time::{Instant, sleep};
+
+use super::crew::{Crew, Shape};
+use super::faults::Fault;
+use super::plan::Expected;
+use super::plant::Plant;
+use super::recorder::now;
+use super::registers::Registers;
+use super::store::{Site, Store};
+use crate::{Clock, Error, RedisServer, Result};
+
+/// What is run.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// On which store.
+    pub store: Store,
+    /// What happens, one after the other.
+    pub faults: Vec<Fault>,
+    /// The dice of workers and faults.
+    pub seed: u64,
+    /// The binary `judge`.
+    pub program: PathBuf,
+    /// Where histories go.
+    pub folder: PathBuf,
+    /// A mistake that is to be seen.
+    pub plant: Option<Plant>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What the checkers found.
+    pub findings: Vec<Finding>,
+    /// How many holds there were.
+    pub holds: usize,
+    /// The history, for a reader.
+    pub history: PathBuf,
+    /// What ran.
+    pub version: String,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl Outcome {
+    /// How often each kind was found.
+    #[must_use]
+    pub fn kinds(&self) -> BTreeMap<Kind, usize> {
+        let mut kinds = BTreeMap::new();
+        for finding in &self.findings {
+            *kinds.entry(finding.kind).or_default() += 1;
+        }
+        kinds
+    }
+
+    /// The findings that this verdict does not allow.
+    #[must_use]
+    pub fn against(&self, expected: Expected) -> Vec<&Finding> {
+        let allowed = |kind| match expected {
+            Expected::Safe => kind == Kind::LostUpdate,
+            Expected::Hole(_) => matches!(
+                kind,
+                Kind::LostUpdate | Kind::TwoHolders | Kind::NotLinearizable
+            ),
+        };
+        let mut against: Vec<_> = self.findings.iter().collect();
+        against.retain(|finding| !allowed(finding.kind));
+        against
+    }
+
+    /// In a few words.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let kinds: Vec<_> = self
+            .kinds()
+            .iter()
+            .map(|(kind, count)| format!("{} × {count}", kind.as_str()))
+            .collect();
+        let found = match kinds.is_empty() {
+            true => "nothing found".to_owned(),
+            false => kinds.join(", "),
+        };
+        format!("{} holds, {found}", self.holds)
+    }
+}
+
+/// The registers of all scenarios of this process.
+///
+/// # Errors
+/// When Redis is missing.
+pub async fn registers() -> Result<&'static RedisServer> {
+    static SERVER: OnceCell<RedisServer> = OnceCell::const_new();
+    SERVER.get_or_try_init(RedisServer::start).await
+}
+
+impl Scenario {
+    /// The name of its locks and its folder.
+    fn name(&self) -> String {
+        let fault = self.faults.first().map_or("none", |fault| fault.as_str());
+        format!("{}-{fault}-{}", self.store.as_str(), self.seed)
+    }
+
+    /// Runs it on servers of its own, or on these.
+    ///
+    /// # Errors
+    /// When a server or a worker does not do what it should. What the lock did wrong is a finding, no error.
+    pub async fn run(&self, shared: Option<Arc<Site>>) -> Result<Outcome> {
+        let start = Instant::now();
+        let site = match shared {
+            Some(site) => site,
+            None => Arc::new(Site::start(self.store, self.faults.first().copied()).await?),
+        };
+        let registers = registers().await?.addr();
+        let folder = self.folder.join(self.name());
+        std::fs::remove_dir_all(&folder).ok();
+        std::fs::create_dir_all(&folder).map_err(|source| Error::Io {
+            what: format!("make {}", folder.display()),
+            source,
+        })?;
+        let client = connect(&site).await?;
+        let locks = site.locks(&self.name(), &client);
+        let clock = match self.faults.contains(&Fault::ClientClock) {
+            true => Some(Clock::new()?),
+            false => None,
+        };
+        let shape = Shape {
+            plant: self.plant,
+            hold: if self.plant.is_some() { 3_000 } else { 120 },
+            env: clock.as_ref().map(Clock::env).unwrap_or_default(),
+            ..Shape::new(locks.clone(), self.seed)
+        };
+        let crew = Crew::start(&self.program, &site, registers, &folder, &shape).await?;
+        write_setup(&crew, &site, &client);
+        let begun = now();
+        let warm = |crew: &Crew| crew.got_since(&locks, begun);
+        crew.eventually("every lock goes round", Duration::from_secs(30), warm)
+            .await?;
+        let mut dice = fastrand::Rng::with_seed(self.seed);
+        for fault in &self.faults {
+            sleep(Duration::from_millis(dice.u64(100..600))).await;
+            crew.note(Op::Fault, fault.as_str());
+            let struck = fault
+                .strike(&site, &crew, &locks[0].0, clock.as_ref(), &mut dice)
+                .await;
+            crew.note(Op::Healed, fault.as_str());
+            struck?;
+            let healed = now();
+            let limit = self.store.lease() + self.store.bound();
+            let again = |crew: &Crew| crew.got_since(&locks, healed);
+            // Whether that was in time is the judge's business.
+            let waited = crew.eventually("every lock goes round again", limit, again);
+            match waited.await {
+                Ok(()) | Err(Error::TimedOut { .. }) => {}
+                Err(other) => return Err(other),
+            }
+            sleep(Duration::from_millis(300)).await;
+        }
+        let late = crew.stop().await;
+        self.sum_up(&site, &crew, &client, &locks, &late).await?;
+        let _ = client.close().await;
+        let history = merge(&folder)?;
+        let path = folder.join("history.jsonl");
+        let mut findings = tokio::task::spawn_blocking({
+            let history = history.clone();
+            move || judge(&history)
+        })
+        .await
+        .expect("the judge does not panic");
+        findings.extend(late.into_iter().map(|detail| Finding {
+            kind: Kind::Stuck,
+            lock: String::new(),
+            at: 0,
+            detail,
+        }));
+        Ok(Outcome {
+            findings,
+            holds: dlock_judge::holds(&history).len(),
+            history: path,
+            version: site.version().to_owned(),
+            took: start.elapsed(),
+        })
+    }
+
+    /// What is left in the store, and what the registers took.
+    async fn sum_up(
+        &self,
+        site: &Site,
+        crew: &Crew,
+        client: &Locks,
+        locks: &[(String, dlock_judge::Mode)],
+        late: &[String],
+    ) -> Result<()> {
+        let mut registers = Registers::connect(registers().await?.addr()).await?;
+        let end = Instant::now() + site.store.lease() + site.store.bound();
+        for (lock, _) in locks {
+            for line in registers.took(lock).await? {
+                crew.recorder.write(&line);
+            }
+            // A worker that had to be killed leaves what it has to its lease.
+            if !client.capabilities().has(Capability::Inspect) || !late.is_empty() {
+                continue;
+            }
+            let mut line = loop {
+                let mut line = crew.recorder.line(Op::Left, Phase::Info);
+                match client.inspect(lock).await {
+                    Ok(info) => {
+                        line.value = Some((info.holders.len() + info.waiters.len()) as u64);
+                        line.note = format!("{:?} {:?}", info.holders, info.waiters);
+                    }
+                    Err(error) => {
+                        line.value = Some(u64::MAX);
+                        line.note = error.to_string();
+                    }
+                }
+                if line.value == Some(0) || Instant::now() > end {
+                    break line;
+                }
+                sleep(Duration::from_millis(50)).await;
+            };
+            line.lock.clone_from(lock);
+            crew.recorder.write(&line);
+        }
+        Ok(())
+    }
+}
+
+/// A client of the one who judges: the store is well when it is made.
+///
+/// # Errors
+/// When it is not.
+pub async fn connect(site: &Site) -> Result<Locks> {
+    let client = site.client().await;
+    client.map_err(|error| Error::answer("connect", error.to_string()))
+}
+
+/// The first line of a history.
+pub fn write_setup(crew: &Crew, site: &Site, client: &Locks) {
+    let mut line = crew.recorder.line(Op::Setup, Phase::Info);
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    line.setup = Some(Setup {
+        store: site.store.as_str().to_owned(),
+        fencing: client.capabilities().has(Capability::Fencing),
+        fair: client.capabilities().has(Capability::Fair),
+        lease: millis(site.store.lease()),
+        bound: millis(site.store.bound()),
+    });
+    crew.recorder.write(&line);
+}
+
+/// All files of a run as one history, which is written beside them.
+///
+/// # Errors
+/// When a file cannot be read or is no history.
+pub fn merge(folder: &Path) -> Result<History> {
+    let doing = |source| Error::Io {
+        what: format!("read {}", folder.display()),
+        source,
+    };
+    let mut text = String::new();
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .map_err(doing)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|end| end == "jsonl"))
+        .filter(|path| !path.ends_with("history.jsonl"))
+        .collect();
+    files.sort();
+    for file in files {
+        text += &std::fs::read_to_string(file).map_err(doing)?;
+        text.push('\n');
+    }
+    let history = History::parse(&text).map_err(|why| Error::answer("a history", why))?;
+    std::fs::write(folder.join("history.jsonl"), history.to_text()).map_err(doing)?;
+    Ok(history)
+}

@@ -1,0 +1,359 @@
+//! The arrangements of servers that are judged.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use dlock::{Capability, Locks};
+use dlock_judge::Mode;
+use futures::future::try_join_all;
+use serde::{Deserialize, Serialize};
+
+use super::faults::Fault;
+use crate::{
+    Clock, Etcd, EtcdCluster, EtcdServer, FaultProxy, Flavor, Folder, MySql, MySqlServer, Redis,
+    RedisCluster, RedisServer, Result, SentinelGroup, ZooKeeper, ZooKeeperEnsemble,
+    ZooKeeperServer,
+};
+
+/// Which arrangement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "the names are those of the table")]
+pub enum Store {
+    Redis,
+    RedisSentinel,
+    RedisCluster,
+    Redlock,
+    MysqlLease,
+    MysqlUnique,
+    MysqlSession,
+    MysqlAdvisory,
+    Etcd,
+    EtcdCluster,
+    Zk,
+    ZkEnsemble,
+    File,
+}
+
+impl Store {
+    /// All of them, in the order of the table.
+    pub const ALL: [Self; 13] = [
+        Self::Redis,
+        Self::RedisSentinel,
+        Self::RedisCluster,
+        Self::Redlock,
+        Self::MysqlLease,
+        Self::MysqlUnique,
+        Self::MysqlSession,
+        Self::MysqlAdvisory,
+        Self::Etcd,
+        Self::EtcdCluster,
+        Self::Zk,
+        Self::ZkEnsemble,
+        Self::File,
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::RedisSentinel => "redis-sentinel",
+            Self::RedisCluster => "redis-cluster",
+            Self::Redlock => "redlock",
+            Self::MysqlLease => "mysql-lease",
+            Self::MysqlUnique => "mysql-unique",
+            Self::MysqlSession => "mysql-session",
+            Self::MysqlAdvisory => "mysql-advisory",
+            Self::Etcd => "etcd",
+            Self::EtcdCluster => "etcd-cluster",
+            Self::Zk => "zk",
+            Self::ZkEnsemble => "zk-ensemble",
+            Self::File => "file",
+        }
+    }
+
+    /// The store of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|store| store.as_str() == name)
+    }
+
+    /// Whether it runs on this kind of server.
+    pub(crate) fn mysql_mode(self) -> Option<&'static str> {
+        match self {
+            Self::MysqlLease => Some("lease"),
+            Self::MysqlUnique => Some("unique"),
+            Self::MysqlSession => Some("session"),
+            Self::MysqlAdvisory => Some("advisory"),
+            _ => None,
+        }
+    }
+
+    /// How long a dead holder keeps a lock.
+    #[must_use]
+    pub fn lease(self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    /// Beyond the lease, how long after healing the next waiter may take: reconnects, elections, and a loaded machine.
+    #[must_use]
+    pub fn bound(self) -> Duration {
+        Duration::from_secs(10)
+    }
+}
+
+/// The user of the workers.
+const APP_USER: &str = "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'app'; \
+     GRANT ALL ON dlock.* TO app@'127.0.0.1'; GRANT PROCESS ON *.* TO app@'127.0.0.1'; FLUSH PRIVILEGES";
+
+/// The servers.
+#[derive(Debug)]
+pub(crate) enum Servers {
+    Redis(Vec<RedisServer>),
+    Sentinel(SentinelGroup),
+    Cluster(RedisCluster),
+    MySql(MySqlServer),
+    Etcd(EtcdServer),
+    EtcdCluster(EtcdCluster),
+    Zk(ZooKeeperServer),
+    ZkEnsemble(ZooKeeperEnsemble),
+    None,
+}
+
+/// An arrangement that runs.
+#[derive(Debug)]
+pub struct Site {
+    /// Which.
+    pub store: Store,
+    pub(crate) servers: Servers,
+    /// The clock of the servers, for faults that move it.
+    pub(crate) clock: Option<Clock>,
+    url: String,
+    /// The servers that workers reach by a proxy.
+    addrs: Vec<SocketAddr>,
+    version: String,
+    _folder: Option<Folder>,
+}
+
+impl Site {
+    /// Starts what the fault needs.
+    ///
+    /// # Errors
+    /// When a program is missing, or a server does not come up.
+    pub async fn start(store: Store, fault: Option<Fault>) -> Result<Self> {
+        Self::start_with_lease(store, fault, store.lease()).await
+    }
+
+    /// The same with another lease, for tests that need more time before the next renewal.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn start_with_lease(
+        store: Store,
+        fault: Option<Fault>,
+        lease: Duration,
+    ) -> Result<Self> {
+        let clock = match fault {
+            Some(Fault::ServerClock) => Some(Clock::new()?),
+            _ => None,
+        };
+        let env = clock.as_ref().map(Clock::env).unwrap_or_default();
+        let mut folder = None;
+        let redis = |durable: bool| Redis {
+            durable,
+            env: env.clone(),
+            ..Redis::default()
+        };
+        let lease = lease.as_millis();
+        let servers = match store {
+            Store::Redis => {
+                // Without data means a server that keeps none.
+                let durable = fault == Some(Fault::ServerRestarted);
+                Servers::Redis(vec![RedisServer::start_with(redis(durable)).await?])
+            }
+            Store::Redlock => {
+                let durable = fault != Some(Fault::NodesForget);
+                let nodes = (0..3).map(|_| RedisServer::start_with(redis(durable)));
+                Servers::Redis(try_join_all(nodes).await?)
+            }
+            Store::RedisSentinel => Servers::Sentinel(SentinelGroup::start().await?),
+            Store::RedisCluster => Servers::Cluster(RedisCluster::start_with(1).await?),
+            Store::Etcd => {
+                let mut settings = Etcd::default();
+                settings.env = env;
+                Servers::Etcd(EtcdServer::start_with(settings).await?)
+            }
+            Store::EtcdCluster => Servers::EtcdCluster(EtcdCluster::start().await?),
+            Store::Zk => {
+                let mut settings = ZooKeeper::default();
+                settings.env = env;
+                Servers::Zk(ZooKeeperServer::start_with(settings).await?)
+            }
+            Store::ZkEnsemble => Servers::ZkEnsemble(ZooKeeperEnsemble::start().await?),
+            Store::File => {
+                folder = Some(Folder::new("judge-locks")?);
+                Servers::None
+            }
+            _ => {
+                let settings = MySql {
+                    flavor: Flavor::MariaDb,
+                    env,
+                    ..MySql::default()
+                };
+                let server = MySqlServer::start_with(settings).await?;
+                // `read_only` stops everybody but root.
+                server.sql(APP_USER).await?;
+                Servers::MySql(server)
+            }
+        };
+        let hosts = |addrs: &[SocketAddr]| {
+            let hosts: Vec<_> = addrs.iter().map(ToString::to_string).collect();
+            hosts.join(",")
+        };
+        let (url, addrs) = match &servers {
+            Servers::Redis(nodes) => {
+                let addrs: Vec<_> = nodes.iter().map(RedisServer::addr).collect();
+                let url = match store {
+                    Store::Redis => format!("redis://{}?waiter_lease=2s", hosts(&addrs)),
+                    _ => format!("redlock://{}?persistent=true", hosts(&addrs)),
+                };
+                (url, addrs)
+            }
+            Servers::Sentinel(group) => {
+                let addrs: Vec<_> = group.sentinels().iter().map(|one| one.addr()).collect();
+                let name = SentinelGroup::MASTER_NAME;
+                let url = format!("redis+sentinel://{}/{name}?waiter_lease=2s", hosts(&addrs));
+                (url, Vec::new())
+            }
+            Servers::Cluster(cluster) => {
+                let hosts = hosts(&cluster.addrs());
+                (
+                    format!("redis+cluster://{hosts}?waiter_lease=2s"),
+                    Vec::new(),
+                )
+            }
+            Servers::MySql(server) => {
+                let mode = store.mysql_mode().unwrap_or("lease");
+                let url = server.url().replace("root:dlock", "app:app");
+                (format!("{url}?mode={mode}"), vec![server.addr()])
+            }
+            Servers::Etcd(server) => (server.url(), vec![server.addr()]),
+            Servers::EtcdCluster(group) => (group.url(), group.addrs()),
+            Servers::Zk(server) => (server.url(), vec![server.addr()]),
+            Servers::ZkEnsemble(group) => (group.url(), group.addrs()),
+            Servers::None => {
+                let path = folder
+                    .as_ref()
+                    .map(|folder| folder.path().display().to_string());
+                (format!("file:{}", path.unwrap_or_default()), Vec::new())
+            }
+        };
+        let sign = if url.contains('?') { '&' } else { '?' };
+        let mut site = Self {
+            store,
+            servers,
+            clock,
+            url: format!("{url}{sign}lease={lease}ms"),
+            addrs,
+            version: String::new(),
+            _folder: folder,
+        };
+        site.version = site.ask_version().await?;
+        Ok(site)
+    }
+
+    /// What runs, with its version.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    async fn ask_version(&self) -> Result<String> {
+        let of_redis = async |server: &RedisServer| {
+            let version = server.info("server", "redis_version").await?;
+            Ok(format!("Redis {version}"))
+        };
+        match &self.servers {
+            Servers::Redis(nodes) => of_redis(&nodes[0]).await,
+            Servers::Sentinel(group) => of_redis(&group.nodes()[0]).await,
+            Servers::Cluster(cluster) => of_redis(&cluster.nodes()[0]).await,
+            Servers::MySql(server) => {
+                let version = server.sql("SELECT VERSION()").await?;
+                Ok(format!(
+                    "MariaDB {}",
+                    version.trim().replace("-MariaDB", "")
+                ))
+            }
+            Servers::Etcd(server) => etcd_version(server).await,
+            Servers::EtcdCluster(group) => etcd_version(&group.members()[0]).await,
+            Servers::Zk(server) => zk_version(server.addr()).await,
+            Servers::ZkEnsemble(group) => zk_version(group.addrs()[0]).await,
+            Servers::None => {
+                let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+                let release = release.unwrap_or_default().trim().to_owned();
+                Ok(format!("Linux {release}"))
+            }
+        }
+    }
+
+    /// The URL, past all proxies.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Whether workers reach it by proxies.
+    #[must_use]
+    pub fn is_proxied(&self) -> bool {
+        !self.addrs.is_empty()
+    }
+
+    /// The URL by proxies of one's own.
+    pub(crate) async fn url_behind_proxies(&self) -> Result<(String, Vec<FaultProxy>)> {
+        let mut url = self.url.clone();
+        let mut proxies = Vec::new();
+        for addr in &self.addrs {
+            let proxy = FaultProxy::start(*addr).await?;
+            url = url.replace(&addr.to_string(), &proxy.addr().to_string());
+            proxies.push(proxy);
+        }
+        Ok((url, proxies))
+    }
+
+    /// A client that nothing stands in the way of.
+    ///
+    /// # Errors
+    /// When the store cannot be reached.
+    pub async fn client(&self) -> dlock::Result<Locks> {
+        dlock::connect(&self.url).await
+    }
+
+    /// Which locks a crew uses: `…:m`, and `…:r` and `…:p` where the store has them.
+    #[must_use]
+    pub fn locks(&self, name: &str, client: &Locks) -> Vec<(String, Mode)> {
+        let has = |capability| client.capabilities().has(capability);
+        let mut locks = vec![(format!("{name}:m"), Mode::Exclusive)];
+        if has(Capability::Shared) {
+            locks.push((format!("{name}:r"), Mode::Shared));
+        }
+        if has(Capability::Permits) {
+            locks.push((format!("{name}:p"), Mode::Permit(2)));
+        }
+        locks
+    }
+}
+
+async fn etcd_version(server: &EtcdServer) -> Result<String> {
+    let version = crate::server::wire::ask_json(server.addr(), "/version", None).await?;
+    let version = version["etcdserver"].as_str().unwrap_or("?").to_owned();
+    Ok(format!("etcd {version}"))
+}
+
+async fn zk_version(addr: SocketAddr) -> Result<String> {
+    let answer = crate::server::wire::ask(addr, "srvr").await?;
+    let line = answer.lines().next().unwrap_or_default();
+    let version = line.strip_prefix("Zookeeper version: ").unwrap_or(line);
+    let version = version.split(['-', ',']).next().unwrap_or(version);
+    Ok(format!("ZooKeeper {version}"))
+}

@@ -1,0 +1,62 @@
+//! The judge can see: mistakes that a backend is made to have are found, each by the checker that is there for it.
+#![allow(
+    clippy::panic,
+    clippy::expect_used,
+    reason = "a test ends where its expectation breaks"
+)]
+
+use std::path::PathBuf;
+
+use dlock_judge::Kind;
+use integration_tests::judge::{Fault, Outcome, Plant, Scenario, Store};
+
+async fn planted(plant: Option<Plant>, seed: u64) -> Outcome {
+    let scenario = Scenario {
+        store: Store::Redis,
+        faults: vec![Fault::None],
+        seed,
+        program: env!("CARGO_BIN_EXE_judge").into(),
+        folder: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("judge-seen"),
+        plant,
+    };
+    scenario.run(None).await.expect("it runs")
+}
+
+#[track_caller]
+fn sees(outcome: &Outcome, kind: Kind) {
+    assert!(outcome.kinds().contains_key(&kind), "{}", outcome.text());
+}
+
+#[tokio::test]
+async fn without_a_mistake_nothing_is_found() {
+    let outcome = planted(None, 11).await;
+    assert!(outcome.findings.is_empty(), "{}", outcome.text());
+    assert!(outcome.holds > 20, "{}", outcome.text());
+}
+
+#[tokio::test]
+async fn an_expired_hold_that_is_told_as_held_is_seen() {
+    let outcome = planted(Some(Plant::RenewsInWordsOnly), 12).await;
+    sees(&outcome, Kind::TwoHolders);
+    sees(&outcome, Kind::NotLinearizable);
+}
+
+#[tokio::test]
+async fn a_grant_of_what_is_busy_is_seen() {
+    let outcome = planted(Some(Plant::GrantsWhatIsBusy), 13).await;
+    sees(&outcome, Kind::TwoHolders);
+    sees(&outcome, Kind::NotLinearizable);
+    sees(&outcome, Kind::TokenTwice);
+}
+
+#[tokio::test]
+async fn tokens_that_do_not_increase_are_seen() {
+    let outcome = planted(Some(Plant::OneToken), 14).await;
+    sees(&outcome, Kind::TokenTwice);
+}
+
+#[tokio::test]
+async fn a_release_that_is_not_sent_is_seen() {
+    let outcome = planted(Some(Plant::ReleasesInWordsOnly), 15).await;
+    sees(&outcome, Kind::NotLinearizable);
+}
