@@ -57,14 +57,13 @@ async fn caught_between(store: Store, between: Between) -> Result<(Vec<Finding>,
         .eventually("the holder has checked", long, checked)
         .await?;
     let others = Shape {
+        first: 2,
         workers: 2,
         gate: false,
         eager: true,
         ..holder
     };
-    let beside = folder.join("others");
-    std::fs::create_dir_all(&beside).expect("a folder");
-    let second = Crew::start(&program, &site, addr, &beside, &others).await?;
+    let second = Crew::start(&program, &site, addr, &folder, &others).await?;
     let moment = now();
     first.note(Op::Fault, fault.as_str());
     match between {
@@ -92,16 +91,6 @@ async fn caught_between(store: Store, between: Between) -> Result<(Vec<Finding>,
     let mut registers = Registers::connect(addr).await?;
     for line in registers.took(&lock).await? {
         first.recorder.write(&line);
-    }
-    // The others are processes of their own: 11 and 12.
-    for number in [1, 2] {
-        let text = std::fs::read_to_string(beside.join(format!("worker-{number}.jsonl")));
-        let text = text.expect("a history");
-        let text = text.replace(
-            &format!("\"process\":{number},"),
-            &format!("\"process\":1{number},"),
-        );
-        std::fs::write(folder.join(format!("other-{number}.jsonl")), text).expect("written");
     }
     let history = merge(&folder)?;
     Ok((judge(&history), history))
@@ -209,8 +198,6 @@ holes! {
     mysql_lease_hold_deleted: MysqlLease HoldDeleted,
     mysql_unique_server_clock: MysqlUnique ServerClock,
     mysql_unique_hold_deleted: MysqlUnique HoldDeleted,
-    mysql_session_hold_deleted: MysqlSession HoldDeleted,
-    mysql_advisory_hold_deleted: MysqlAdvisory HoldDeleted,
     etcd_hold_deleted: Etcd HoldDeleted,
     zk_hold_deleted: Zk HoldDeleted,
 }

@@ -1,6 +1,9 @@
-//! Many tasks on several clients take, cancel, drop and release locks at random while connections break, hang, slow down
-//! and lose replies. Whatever happens: nobody holds a lock together with somebody it excludes, tokens increase, and nothing
-//! is left at the end. The clock is paused and the dice are seeded, so each round is the same every time.
+//! A simulation: many tasks on several clients take, re-enter, downgrade, cancel, drop and release locks at random, on a store that a script makes
+//! cut, hang, slow down and lose replies. The clock is paused and the dice are seeded, so a seed is the same schedule every time. What everybody saw is
+//! a history, and the judge of the fault suite judges it.
+//!
+//! - `DLOCK_SIM_SEEDS=5000 cargo test -p dlock-core --test chaos` runs so many schedules.
+//! - `DLOCK_SIM_SEED=17 cargo test -p dlock-core --test chaos` runs one again, and prints its history when it is bad.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,76 +14,67 @@
 
 mod common;
 
-use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{World, millis, seconds};
-use dlock_core::{FencingToken, Guard, Locks, Mode, Order, Released, Settings};
+use dlock_core::{Clock, Guard, Locks, Order, Owner, Released, Settings};
+use dlock_judge::{History, Kind, Line, Op, Phase, Setup, judge};
 use dlock_memory::Control;
 
-const ROUNDS: u64 = 40;
+/// Schedules of a usual run; each is some twenty seconds of the simulated clock.
+const SEEDS: u64 = 150;
 const TASKS: usize = 9;
 const STEPS: usize = 25;
 const PERMITS: u32 = 2;
+const LEASE: Duration = Duration::from_secs(1);
 
 /// What everybody saw so far.
-#[derive(Default)]
 struct Witness {
-    holding: HashMap<String, Vec<Arc<Guard>>>,
-    tokens: HashMap<String, Tokens>,
-    acquired: usize,
-    lost: usize,
-}
-
-/// Holders that share a lock may hear of their tokens in any order; one that excludes stands between all before and after it.
-#[derive(Default)]
-struct Tokens {
-    seen: BTreeSet<FencingToken>,
-    alone: Option<FencingToken>,
-}
-
-impl Tokens {
-    fn check(&mut self, mode: Mode, token: FencingToken) {
-        assert!(
-            self.alone < Some(token),
-            "{token} came after {:?}",
-            self.alone
-        );
-        if mode == Mode::Exclusive {
-            let last = self.seen.last();
-            assert!(last < Some(&token), "{token} came after {last:?}");
-            self.alone = Some(token);
-        }
-        assert!(self.seen.insert(token), "{token} came twice");
-    }
+    clock: Arc<dyn Clock>,
+    lines: Mutex<Vec<Line>>,
+    attempts: AtomicU64,
 }
 
 impl Witness {
-    /// Somebody got a lock: all who hold it now must fit together (C1, C19), and its token must be new (C11).
-    fn enter(&mut self, name: &str, guard: &Arc<Guard>) {
-        self.acquired += 1;
-        let token = guard.token().expect("this store has tokens");
-        let tokens = self.tokens.entry(name.to_owned()).or_default();
-        tokens.check(guard.mode(), token);
-        let holding = self.holding.entry(name.to_owned()).or_default();
-        holding.push(guard.clone());
-        let modes: Vec<Mode> = holding
-            .iter()
-            .filter(|guard| guard.is_held())
-            .map(|guard| guard.mode())
-            .collect();
-        let fit = modes.len() <= 1
-            || modes.iter().all(|mode| *mode == Mode::Shared)
-            || modes.len() <= PERMITS as usize
-                && modes.iter().all(|mode| matches!(mode, Mode::Permit { .. }));
-        assert!(fit, "{name} is held by {modes:?} at once");
+    fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            lines: Mutex::default(),
+            attempts: AtomicU64::new(0),
+        }
     }
 
-    fn leave(&mut self, name: &str, guard: Arc<Guard>) -> Guard {
-        let holding = self.holding.get_mut(name).expect("it entered");
-        holding.retain(|other| !Arc::ptr_eq(other, &guard));
-        Arc::into_inner(guard).expect("only the witness had another")
+    fn write(&self, mut line: Line) {
+        line.at = self.clock.now().as_nanos();
+        self.lines.lock().unwrap().push(line);
+    }
+
+    fn info(&self, op: Op) {
+        self.write(Line::new(0, 0, op, Phase::Info));
+    }
+}
+
+/// One attempt, whose lines it writes.
+struct Attempt<'a> {
+    witness: &'a Witness,
+    form: Line,
+}
+
+impl Attempt<'_> {
+    fn tell(&self, op: Op, phase: Phase) {
+        let mut line = self.form.clone();
+        (line.op, line.phase) = (op, phase);
+        self.witness.write(line);
+    }
+
+    fn tell_hold(&self, op: Op, phase: Phase, guard: &Guard) {
+        let mut line = self.form.clone();
+        (line.op, line.phase) = (op, phase);
+        line.token = guard.token().map(u64::from);
+        line.valid_until = guard.valid_until().map(|moment| moment.as_nanos());
+        self.witness.write(line);
     }
 }
 
@@ -89,10 +83,23 @@ fn up_to(limit: u64) -> Duration {
 }
 
 /// One acquire, by one of all the ways there are. Errors are fine: the store is in trouble.
-async fn acquire(locks: &Locks, name: &str) -> Option<Guard> {
+async fn acquire(locks: &Locks, attempt: &mut Attempt<'_>, name: &str) -> Option<Guard> {
+    use dlock_judge::Mode::{Exclusive, Permit, Shared};
     let limit = up_to(1500);
+    let dice = fastrand::u8(0..4);
+    let (op, mode) = match (name.as_bytes().first(), dice) {
+        (Some(b'p'), 0) => (Op::Try, Permit(PERMITS)),
+        (Some(b'p'), _) => (Op::Acquire, Permit(PERMITS)),
+        (Some(b'r'), 0) => (Op::Acquire, Exclusive),
+        (Some(b'r'), 1) => (Op::Try, Shared),
+        (Some(b'r'), _) => (Op::Acquire, Shared),
+        (_, 0) => (Op::Try, Exclusive),
+        _ => (Op::Acquire, Exclusive),
+    };
+    attempt.form.mode = Some(mode);
+    let owner = Owner::new();
     let asked = async {
-        match (name.as_bytes().first(), fastrand::u8(0..3)) {
+        match (name.as_bytes().first(), dice) {
             (Some(b'p'), 0) => locks.semaphore(name, PERMITS)?.try_acquire().await,
             (Some(b'p'), _) => locks.semaphore(name, PERMITS)?.acquire_within(limit).await,
             (Some(b'r'), 0) => locks.rw_lock(name)?.write_within(limit).await,
@@ -100,46 +107,104 @@ async fn acquire(locks: &Locks, name: &str) -> Option<Guard> {
             (Some(b'r'), _) => locks.rw_lock(name)?.read_within(limit).await,
             (_, 0) => locks.mutex(name)?.try_lock().await,
             (_, 1) => locks.mutex(name)?.lock_within(limit).await,
+            (_, 2) => {
+                let mutex = locks.mutex(name)?.owned_by(owner.clone());
+                mutex.lock().await.map(Some)
+            }
             _ => locks.mutex(name)?.lock().await.map(Some),
         }
     };
+    attempt.tell(op, Phase::Invoke);
     // The caller loses patience: the future is dropped wherever it is (C13).
     let patience = up_to(2000);
     match tokio::time::timeout(patience, asked).await {
-        Ok(Ok(guard)) => guard,
-        Ok(Err(_)) | Err(_) => None,
+        Ok(Ok(Some(guard))) => {
+            attempt.tell_hold(op, Phase::Ok, &guard);
+            if dice == 2 && name.starts_with('m') {
+                reenter(locks, attempt, name, owner).await;
+            }
+            Some(guard)
+        }
+        Ok(Ok(None)) => {
+            attempt.tell(op, Phase::Fail);
+            None
+        }
+        Ok(Err(_)) | Err(_) => {
+            attempt.tell(op, Phase::Unknown);
+            None
+        }
     }
 }
 
-async fn work(locks: Locks, witness: Arc<Mutex<Witness>>) {
+/// The same owner once more, and back.
+async fn reenter(locks: &Locks, attempt: &Attempt<'_>, name: &str, owner: Owner) {
+    attempt.tell(Op::Reenter, Phase::Invoke);
+    let again = locks.mutex(name).unwrap().owned_by(owner);
+    if let Ok(Some(inner)) = again.try_lock().await {
+        attempt.tell(Op::Reenter, Phase::Ok);
+        attempt.tell(Op::Leave, Phase::Invoke);
+        let _ = inner.release().await;
+        attempt.tell(Op::Leave, Phase::Ok);
+    } else {
+        attempt.tell(Op::Reenter, Phase::Unknown);
+    }
+}
+
+async fn work(locks: Locks, witness: Arc<Witness>, process: u32, task: u32) {
     for _ in 0..STEPS {
         let name = ["m1", "m2", "r", "p"][fastrand::usize(0..4)];
-        let Some(guard) = acquire(&locks, name).await else {
+        let mut attempt = Attempt {
+            witness: &witness,
+            form: Line::new(0, process, Op::Try, Phase::Info),
+        };
+        attempt.form.task = task;
+        attempt.form.lock = name.to_owned();
+        attempt.form.attempt = witness.attempts.fetch_add(1, Ordering::SeqCst) + 1;
+        let Some(guard) = acquire(&locks, &mut attempt, name).await else {
             tokio::time::sleep(up_to(50)).await;
             continue;
         };
-        let guard = Arc::new(guard);
-        witness.lock().unwrap().enter(name, &guard);
-        if fastrand::u8(0..4) == 0 && guard.mode() == Mode::Exclusive {
-            let _ = guard.downgrade().await;
+        hold(&attempt, guard).await;
+    }
+}
+
+async fn hold(attempt: &Attempt<'_>, guard: Guard) {
+    if fastrand::u8(0..4) == 0 && attempt.form.mode == Some(dlock_judge::Mode::Exclusive) {
+        attempt.tell(Op::Downgrade, Phase::Invoke);
+        let done = guard.downgrade().await;
+        attempt.tell(Op::Downgrade, done.map_or(Phase::Unknown, |()| Phase::Ok));
+    }
+    let mut left = up_to(1500);
+    while !left.is_zero() && guard.is_held() {
+        let slice = left.min(millis(50));
+        tokio::time::sleep(slice).await;
+        left -= slice;
+        if guard.is_held() {
+            attempt.tell_hold(Op::Renew, Phase::Info, &guard);
         }
-        tokio::time::sleep(up_to(1500)).await;
-        let guard = witness.lock().unwrap().leave(name, guard);
-        let good = guard.is_held();
-        match fastrand::u8(0..3) {
-            0 => drop(guard),
-            1 => {
-                // A release that is given up goes on in the background.
-                let _ = tokio::time::timeout(up_to(100), guard.release()).await;
-            }
-            _ => {
-                let found = guard
-                    .release()
-                    .await
-                    .expect("trouble is `Unknown`, no error");
-                assert!(good || found != Released::Freed, "freed what was lost");
-                witness.lock().unwrap().lost += usize::from(found == Released::AlreadyLost);
-            }
+    }
+    let good = guard.is_held();
+    if !good {
+        attempt.tell(Op::Lost, Phase::Info);
+    }
+    attempt.tell(Op::Release, Phase::Invoke);
+    match fastrand::u8(0..3) {
+        0 => {
+            drop(guard);
+            attempt.tell(Op::Release, Phase::Unknown);
+        }
+        1 => {
+            // A release that is given up goes on in the background.
+            let given_up = tokio::time::timeout(up_to(100), guard.release()).await;
+            let done = matches!(given_up, Ok(Ok(Released::Freed)));
+            attempt.tell(Op::Release, if done { Phase::Ok } else { Phase::Unknown });
+        }
+        _ => {
+            let found = guard.release().await;
+            let found = found.expect("trouble is `Unknown`, no error");
+            assert!(good || found != Released::Freed, "freed what was lost");
+            let done = found == Released::Freed;
+            attempt.tell(Op::Release, if done { Phase::Ok } else { Phase::Unknown });
         }
     }
 }
@@ -159,23 +224,35 @@ async fn trouble(controls: Vec<Control>) {
     }
 }
 
-async fn round(seed: u64) -> (usize, usize) {
+async fn schedule(seed: u64) -> History {
     fastrand::seed(seed);
     let world = World::new();
-    let witness = Arc::new(Mutex::new(Witness::default()));
+    let witness = Arc::new(Witness::new(world.clock.clone()));
+    let mut setup = Line::new(0, 0, Op::Setup, Phase::Info);
+    setup.setup = Some(Setup {
+        store: "memory".to_owned(),
+        fencing: true,
+        fair: true,
+        lease: 1_000,
+        bound: 3_000,
+    });
+    witness.write(setup);
     let clients: Vec<(Locks, Control)> = [Order::ByClient, Order::Strict, Order::ByClient]
         .into_iter()
         .map(|order| {
-            let settings = Settings::new().lease(seconds(1)).trip_timeout(millis(300));
+            let settings = Settings::new().lease(LEASE).trip_timeout(millis(300));
             world.client_with(settings.outage(seconds(1)).order(order))
         })
         .collect();
     let controls = clients.iter().map(|(_, control)| control.clone()).collect();
+    witness.info(Op::Fault);
     let trouble = tokio::spawn(trouble(controls));
     let tasks: Vec<_> = (0..TASKS)
         .map(|n| {
-            let locks = clients[n % clients.len()].0.clone();
-            tokio::spawn(work(locks, witness.clone()))
+            let process = n % clients.len();
+            let locks = clients[process].0.clone();
+            let (process, task) = (process as u32 + 1, n as u32);
+            tokio::spawn(work(locks, witness.clone(), process, task))
         })
         .collect();
     for task in tasks {
@@ -183,30 +260,116 @@ async fn round(seed: u64) -> (usize, usize) {
             .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
     trouble.abort();
-    for (locks, control) in &clients {
+    for (_, control) in &clients {
         control.heal();
+    }
+    // All is well again: each lock goes to somebody within the lease, and then nothing is left.
+    witness.info(Op::Healed);
+    for name in ["m1", "m2"] {
+        let mut attempt = Attempt {
+            witness: &witness,
+            form: Line::new(0, 9, Op::Acquire, Phase::Info),
+        };
+        attempt.form.mode = Some(dlock_judge::Mode::Exclusive);
+        attempt.form.lock = name.to_owned();
+        attempt.form.attempt = witness.attempts.fetch_add(1, Ordering::SeqCst) + 1;
+        attempt.tell(Op::Acquire, Phase::Invoke);
+        let guard = clients[0].0.mutex(name).unwrap().lock().await.unwrap();
+        attempt.tell_hold(Op::Acquire, Phase::Ok, &guard);
+        attempt.tell(Op::Release, Phase::Invoke);
+        let _ = guard.release().await;
+        attempt.tell(Op::Release, Phase::Ok);
+    }
+    witness.info(Op::Stopping);
+    for (locks, _) in &clients {
         locks.close().await.expect("all is well again");
         let stats = locks.stats();
         assert_eq!((stats.held, stats.in_doubt), (0, 0), "seed {seed}");
     }
-    assert_eq!(world.names(), 0, "seed {seed} left something in the store");
-    let witness = witness.lock().unwrap();
-    (witness.acquired, witness.lost)
+    let mut left = Line::new(0, 0, Op::Left, Phase::Info);
+    left.value = Some(world.names() as u64);
+    witness.write(left);
+    let lines = std::mem::take(&mut *witness.lines.lock().unwrap());
+    History::new(lines)
+}
+
+fn run(seed: u64) -> History {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(schedule(seed))
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().expect("a number"))
 }
 
 #[test]
 fn whatever_happens_the_contract_holds() {
-    let (mut acquired, mut lost) = (0, 0);
-    for seed in 0..ROUNDS {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .start_paused(true)
-            .build()
-            .unwrap();
-        let (a, l) = runtime.block_on(round(seed));
-        (acquired, lost) = (acquired + a, lost + l);
+    let only = number("DLOCK_SIM_SEED");
+    let seeds = only.map_or(0..number("DLOCK_SIM_SEEDS").unwrap_or(SEEDS), |seed| {
+        seed..seed + 1
+    });
+    let all = seeds.end - seeds.start;
+    let (mut holds, mut ended) = (0, 0);
+    for seed in seeds {
+        let history = run(seed);
+        let findings = judge(&history);
+        let again = format!("again: DLOCK_SIM_SEED={seed} cargo test -p dlock-core --test chaos");
+        let text = only.map_or(String::new(), |_| history.to_text());
+        assert!(findings.is_empty(), "{findings:#?}\n{again}\n{text}");
+        let of = dlock_judge::holds(&history);
+        ended += of
+            .iter()
+            .filter(|hold| hold.end == dlock_judge::End::Other)
+            .count() as u64;
+        holds += of.len() as u64;
     }
-    // A round in which nothing happens shows nothing.
-    assert!(acquired > 1_000, "only {acquired} locks were acquired");
-    assert!(lost > 20, "only {lost} locks were lost");
+    // A schedule in which nothing happens shows nothing.
+    assert!(holds > all * 25, "only {holds} holds in {all} schedules");
+    assert!(
+        ended > all,
+        "only {ended} holds ended otherwise than by their release"
+    );
+}
+
+/// The same seed is the same history, line by line.
+#[test]
+fn a_seed_is_one_schedule() {
+    let first = run(3).to_text();
+    assert_eq!(first, run(3).to_text());
+    assert_ne!(first, run(4).to_text());
+}
+
+/// The judge sees in here too: one hold's validity, told longer than it was, is found.
+#[test]
+fn a_hold_that_is_told_too_long_is_found() {
+    let history = run(1);
+    let mut lines = history.lines().to_vec();
+    let of = dlock_judge::holds(&history);
+    let two = |hold: &&dlock_judge::Hold| {
+        let next = of
+            .iter()
+            .find(|next| next.lock == hold.lock && next.from > hold.until);
+        hold.lock == "m1" && next.is_some()
+    };
+    let hold = of.iter().find(two).expect("one after the other");
+    let own = |line: &Line| (line.process, line.attempt) == (hold.process, hold.attempt);
+    lines.retain(|line| !own(line) || matches!(line.op, Op::Try | Op::Acquire));
+    for line in lines
+        .iter_mut()
+        .filter(|line| own(line) && line.phase == Phase::Ok)
+    {
+        line.valid_until = Some(u64::MAX);
+    }
+    let findings = judge(&History::new(lines));
+    assert!(
+        findings
+            .iter()
+            .any(|finding| finding.kind == Kind::TwoHolders),
+        "{findings:?}"
+    );
 }

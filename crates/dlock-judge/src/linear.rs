@@ -172,6 +172,11 @@ fn events(history: &History, name: &str, own: &[&Hold]) -> Vec<Event> {
                 let answer = if busy { Answer::Busy } else { Answer::Done };
                 calls.push((begun, Some((line.at, answer)), task, call));
             }
+            // It may have let readers in, at any time from then on.
+            Phase::Unknown if line.op == Op::Downgrade => {
+                let begun = asked.remove(&key).map_or(line.at, |line| line.at);
+                calls.push((begun, None, task, call));
+            }
             _ => {}
         }
     }
@@ -354,6 +359,21 @@ mod tests {
         assert!(!bad(&script));
         script.hold(3, "r", Mode::Exclusive, 80, 3, Some(1_000));
         assert!(bad(&script), "a reader is still there");
+    }
+
+    #[test]
+    fn a_downgrade_of_unknown_outcome_may_let_readers_in() {
+        let mut script = Script::new();
+        script.hold(1, "r", Mode::Exclusive, 10, 1, Some(1_000));
+        script.pair(Op::Downgrade, 20, 30);
+        let mut lines = script.history().lines().to_vec();
+        let last = lines.iter_mut().find(|line| line.at == 30);
+        last.expect("the answer").phase = Phase::Unknown;
+        let mut script = Script::new();
+        lines.into_iter().for_each(|line| script.push(line));
+        script.ask(2, Op::Try, "r", Mode::Shared, 40);
+        script.answer(50, Phase::Ok, Some(2), Some(1_000));
+        assert!(!bad(&script), "{:?}", check(&script.history()));
     }
 
     #[test]

@@ -58,17 +58,19 @@ pub struct Crew {
 /// What differs between crews.
 #[derive(Debug, Clone)]
 pub struct Shape {
+    /// The number of the first process.
+    pub first: u32,
     /// How many processes.
     pub workers: u32,
     /// The locks of each.
     pub locks: Vec<(String, Mode)>,
-    /// See [`Job::gate`]; for the first worker only.
+    /// See [`Job::gate`].
     pub gate: bool,
     /// See [`Job::hold`].
     pub hold: u64,
     /// See [`Job::plain`].
     pub plain: bool,
-    /// See [`Job::eager`]; not for the first worker.
+    /// See [`Job::eager`].
     pub eager: bool,
     /// See [`Job::plant`].
     pub plant: Option<super::Plant>,
@@ -83,6 +85,7 @@ impl Shape {
     #[must_use]
     pub fn new(locks: Vec<(String, Mode)>, seed: u64) -> Self {
         Self {
+            first: 1,
             workers: 3,
             locks,
             gate: false,
@@ -114,7 +117,7 @@ impl Crew {
             recorder,
             folder: folder.to_owned(),
         };
-        for number in 1..=shape.workers {
+        for number in (shape.first..).take(shape.workers as usize) {
             let (url, proxies) = site.url_behind_proxies().await?;
             let job = Job {
                 process: number,
@@ -123,10 +126,10 @@ impl Crew {
                 locks: shape.locks.clone(),
                 seed: shape.seed.wrapping_mul(31).wrapping_add(number.into()),
                 history: folder.join(format!("worker-{number}.jsonl")),
-                gate: shape.gate && number == 1,
+                gate: shape.gate,
                 hold: shape.hold,
                 plain: shape.plain,
-                eager: shape.eager && number > 1,
+                eager: shape.eager,
                 plant: shape.plant,
             };
             let worker = Worker::start(program, &job, proxies, &shape.env, folder)?;

@@ -648,7 +648,7 @@ impl Site {
                     .find(|node| node.port() != master.port());
                 let replica = replica.ok_or_else(|| not_for(fault, self.store))?;
                 // What the replica did not get: the hold of this lock. Replication gives no order between its link and a crash.
-                forget(replica, lock).await?;
+                forget(replica).await?;
                 if fault == Fault::FailOver {
                     master.kill();
                 } else {
@@ -666,7 +666,7 @@ impl Site {
                     .filter(|node| node.port() != master.port())
                 {
                     if node.info("replication", "role").await? == "slave" {
-                        forget(node, lock).await?;
+                        forget(node).await?;
                     }
                 }
                 master.kill();
@@ -677,17 +677,10 @@ impl Site {
     }
 }
 
-/// Takes a lock's keys from a replica, as if they had not reached it.
-async fn forget(replica: &RedisServer, lock: &str) -> Result<()> {
+/// Takes all from a replica, as if it had not reached it: writes in flight are lost so when a master dies.
+async fn forget(replica: &RedisServer) -> Result<()> {
     replica
         .command(&["CONFIG", "SET", "replica-read-only", "no"])
         .await?;
-    // A replica of a cluster answers only on request, and on the same connection.
-    let pattern = format!("*{lock}}}*");
-    let keys = replica.command(&["KEYS", &pattern]).await?;
-    for key in keys.list().iter().filter_map(crate::Reply::text) {
-        let asked: [&[&str]; 2] = [&["READONLY"], &["DEL", &key]];
-        let _ = replica.commands(&asked).await;
-    }
-    Ok(())
+    replica.command(&["FLUSHALL"]).await.map(drop)
 }

@@ -134,7 +134,13 @@ impl Scenario {
         };
         let shape = Shape {
             plant: self.plant,
-            hold: if self.plant.is_some() { 3_000 } else { 120 },
+            hold: match self.plant {
+                // Longer than the lease.
+                Some(Plant::RenewsInWordsOnly | Plant::GrantsWhatIsBusy) => 3_000,
+                _ => 120,
+            },
+            // Whoever waits could be the one that holds in silence.
+            eager: self.plant == Some(Plant::ReleasesInWordsOnly),
             env: clock.as_ref().map(Clock::env).unwrap_or_default(),
             ..Shape::new(locks.clone(), self.seed)
         };
