@@ -21,7 +21,7 @@ const LOOK: &str = "SELECT current_setting('server_version'), current_setting('f
 pub(crate) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let asked = async {
         let client = Config::from_url(patient.url)?.client().await?;
-        dlock::Result::Ok(ask(&client).await)
+        Ok::<_, dlock::Error>(ask(&client).await)
     };
     let note = |text: String| vec![Finding::new(Level::Note, "server", text)];
     let told = match tokio::time::timeout(PATIENCE, asked).await {
