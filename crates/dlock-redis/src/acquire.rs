@@ -10,6 +10,7 @@ use crate::backend::Store;
 use crate::config::Style;
 use crate::connect::{Answer, Call, millis};
 use crate::error::Trouble;
+use crate::fence;
 use crate::how::Attempt32;
 use crate::key::Keys;
 use crate::many::{Alone, Said, Way};
@@ -86,7 +87,7 @@ impl Store {
             Way::Together(place) => place,
         };
         match place.answer(self.limit(request)).await {
-            Ok(Said::Taken(token)) => Ok(Begun::Held(Lease::new(request, sent).with_token(token))),
+            Ok(Said::Taken(token)) => Ok(Begun::Held(fence::lease(request, sent, token))),
             Ok(_) => Ok(Begun::ASK),
             Err(trouble) if trouble.may_go_again() => Ok(Begun::Ask {
                 alone: None,
@@ -168,12 +169,11 @@ impl Store {
     fn read(request: &Request, sent: dlock_core::Moment, answer: Answer) -> Result<Reply, Trouble> {
         match answer {
             Answer::Text(token) => {
-                let lease = Lease::new(request, sent);
                 if token.is_empty() {
-                    return Ok(Reply::Held(lease));
+                    return Ok(Reply::Held(Lease::new(request, sent)));
                 }
                 match token.parse() {
-                    Ok(token) => Ok(Reply::Held(lease.with_token(token))),
+                    Ok(token) => Ok(Reply::Held(fence::lease(request, sent, token))),
                     Err(_) => Err(strange("a token that is no number")),
                 }
             }

@@ -13,6 +13,7 @@ use crate::acquire::MEMORY;
 use crate::config::{Config, Style};
 use crate::connect::{Call, Link, millis};
 use crate::error::Trouble;
+use crate::fence::{TURNS, with_first_tokens};
 use crate::how::{Attempt32, How};
 use crate::key::Keys;
 use crate::many::Many;
@@ -225,6 +226,7 @@ fn capabilities(config: &Config) -> Capabilities {
     // A plain lock has nothing but its owner, and looks like any other key.
     capabilities.inspect = !plain;
     capabilities.break_lock = true;
+    capabilities.turns = if plain { 1 } else { TURNS };
     capabilities.durability = if config.replicas > 0 {
         "a hold is in memory at the master and at as many replicas as asked for before it counts; it is lost when one without \
          it is promoted, or when all restart without persistence"
@@ -275,12 +277,13 @@ impl Backend for RedisBackend {
 
     async fn inspect(&self, name: &Name) -> Result<LockInfo> {
         self.need(Capability::Inspect)?;
-        self.store.look(name).await
+        self.store.look(name).await.map(with_first_tokens)
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         self.need(Capability::Inspect)?;
-        self.store.look_at_all(prefix).await
+        let found = self.store.look_at_all(prefix).await?;
+        Ok(found.into_iter().map(with_first_tokens).collect())
     }
 
     /// Each has `answer_timeout`, however many keys there are.

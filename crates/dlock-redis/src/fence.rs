@@ -2,10 +2,14 @@
 //!
 //! The token is made by the scripts: `max(last + 1, server time in microseconds)`. The lock's key keeps the last one, so that tokens
 //! increase also when the clock does not; and since it is a time, they increase also when the key was lost (eviction, fail-over).
+//!
+//! An exclusive hold has [`TURNS`] tokens in a row, and the store gives the last of them: `max(last + TURNS, server time)`. A hand-over
+//! through the server takes longer than so many microseconds, so the tokens do not run ahead of the clock.
 
 use std::time::Duration;
 
-use dlock_core::{Error, ErrorKind, FencingToken, Result};
+use dlock_core::backend::{Lease, Request};
+use dlock_core::{Error, ErrorKind, FencingToken, LockInfo, Mode, Moment, Result};
 
 use crate::backend::Store;
 use crate::connect::{Answer, Call, millis};
@@ -17,6 +21,31 @@ pub const FENCED_SET: &str = include_str!("scripts/fenced_set.lua");
 
 /// How long the highest token seen is kept after the last write: longer than any holder may sleep.
 const SEEN_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// How many tokens an exclusive hold has; `scripts/parts/value.lua` says the same.
+pub(crate) const TURNS: u32 = 64;
+
+/// The first token of a hold, of which the store has the last.
+pub(crate) fn first_of(last: u64, mode: Mode) -> u64 {
+    match mode {
+        Mode::Exclusive => last.saturating_sub(u64::from(TURNS) - 1),
+        _ => last,
+    }
+}
+
+/// What is known of a lock, with the first token of each hold, as its guard began with.
+pub(crate) fn with_first_tokens(mut info: LockInfo) -> LockInfo {
+    for holder in &mut info.holders {
+        let first = |last: FencingToken| FencingToken::new(first_of(last.get(), holder.mode));
+        holder.token = holder.token.map(first);
+    }
+    info
+}
+
+/// The hold of a request, by the token that the store has given.
+pub(crate) fn lease(request: &Request, from: Moment, last: u64) -> Lease {
+    Lease::new(request, from).with_token(first_of(last, request.mode()))
+}
 
 impl Store {
     pub(crate) async fn set_fenced(
@@ -38,5 +67,18 @@ impl Store {
                 "the server's script answered in an unknown form",
             )),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scripts_set_aside_as_many_tokens_as_a_hold_has() {
+        let value = include_str!("scripts/parts/value.lua");
+        assert!(value.contains(&format!("local TURNS = {TURNS}\n")));
+        assert_eq!(first_of(1063, Mode::Exclusive), 1000);
+        assert_eq!(first_of(1063, Mode::Shared), 1063);
     }
 }

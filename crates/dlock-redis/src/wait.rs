@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, AttemptId, Busy, Lease, Request};
+use dlock_core::backend::{Attempt, AttemptId, Busy, Request};
 use dlock_core::{ErrorKind, Moment, Result};
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::acquire::{Begun, MEMORY, Past, Reply};
 use crate::backend::Store;
 use crate::connect::millis;
+use crate::fence;
 use crate::many::Alone;
 
 /// Signs of life within one waiter lease.
@@ -180,7 +181,7 @@ impl Store {
         let token = place.waiter.granted.load(Ordering::Acquire);
         let recent = request.now().since(asked.sent) <= request.lease() / 4;
         (token > asked.last_token && recent && self.acquires.is_none()).then(|| {
-            let lease = Lease::new(request, asked.sent).with_token(token);
+            let lease = fence::lease(request, asked.sent, token);
             Reply::Held(lease.with_native(Arc::new(Past::Contended)))
         })
     }

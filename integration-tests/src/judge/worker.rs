@@ -209,7 +209,7 @@ impl Worker {
                 (Mode::Exclusive, 0..2) => locks.mutex(name)?.try_lock().await,
                 (Mode::Exclusive, 2..4) => locks.mutex(name)?.lock_within(limit).await,
                 (Mode::Exclusive, 4) => {
-                    let mutex = locks.mutex(name)?.owned_by(owner.clone());
+                    let mutex = locks.mutex(name)?.owned_by(*owner);
                     mutex.lock().await.map(Some)
                 }
                 (Mode::Exclusive, _) => locks.mutex(name)?.lock().await.map(Some),
@@ -268,7 +268,7 @@ impl Worker {
             return;
         };
         attempt.write(Op::Reenter, Phase::Invoke, "");
-        match mutex.owned_by(owner.clone()).try_lock().await {
+        match mutex.owned_by(*owner).try_lock().await {
             Ok(Some(inner)) => {
                 attempt.write(Op::Reenter, Phase::Ok, "");
                 attempt.write(Op::Leave, Phase::Invoke, "");

@@ -5,7 +5,7 @@
 -- ARGV  1 attempt (32), time to live of a fence counter in ms (13 digits), label: the end of the lock's value
 --       2 how, as in lock.lua   3 lease + time to live of a fence counter, ms
 --       4 (a node of a quorum) the token to give out unless it is too low, 16 digits; the server's time when it is left out
--- Returns  the fencing token (text) when held
+-- Returns  the fencing token (text) when held; of an exclusive hold, the last of its TURNS
 --          {the milliseconds after which asking again is worth it, 0: not known; the last token given out} when others hold it
 --          {'abandoned'}, or {'conflict', limit in use}
 local v = redis.call('GET', KEYS[1])
@@ -16,7 +16,7 @@ if string.byte(ARGV[2], 3) == 88 then
       local t = redis.call('TIME')
       token = t[1] .. sub('00000' .. t[2], -6)
     end
-    if v and token <= v then token = string.format('%016.0f', v + 1) end
+    if v and token - v < TURNS then token = string.format('%016.0f', v + TURNS) end
     redis.call('SET', KEYS[1], token .. '-' .. ARGV[1], 'PX', ARGV[3])
     return token
   elseif v and sub(v, OWNER, OWNER_END) == sub(ARGV[1], 1, 32) then

@@ -72,8 +72,9 @@ local function as_held(m)
   return sub(m, 1, 1) == 'L' and 'P' .. sub(m, 2) or m
 end
 
-local function next_token()
-  return stamp > token and stamp or string.format('%016.0f', token + 1)
+local function next_token(m)
+  local step = m == 'X' and TURNS or 1
+  return stamp - token >= step and stamp or string.format('%016.0f', token + step)
 end
 
 local function take(attempt, m, till, text, number)
@@ -179,7 +180,7 @@ local function settle(asked)
     end
     leave(head)
     if left > 0 then
-      local number = next_token()
+      local number = next_token(m)
       take(head, m, now + (whole and lasts or patience), text, number)
       write_to(inbox, whole and head .. number or head)
       work = work + GRANT

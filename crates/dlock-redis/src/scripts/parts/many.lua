@@ -4,7 +4,7 @@
 -- KEYS  the locks; then for each lock to take its keys 2, 4 and 6 of lock.lua
 -- ARGV  1 lease + time to live of a fence counter of those to take, ms
 --       then for each lock, to take it the end of its value as in acquire.lua; to free it a minus and the attempt
--- Returns  for each lock its fencing token (text) when taken, 1 when freed, 0 when the short cut does not lead there
+-- Returns  for each lock its fencing token (text), the last of its TURNS, when taken, 1 when freed, 0 when the short cut does not lead there
 local pcall = redis.pcall
 local answers, changed, stamp = {}, {}, nil
 local locks = #ARGV - 1
@@ -29,8 +29,12 @@ for i = 1, locks do
         local t = redis.call('TIME')
         stamp = t[1] .. sub('00000' .. t[2], -6)
       end
-      local token = stamp
-      if v and stamp <= v then token = tonumber(v) and string.format('%016.0f', v + 1) end
+      local token, last = stamp, v and tonumber(v)
+      if v and not last then
+        token = nil
+      elseif last and stamp - last < TURNS then
+        token = string.format('%016.0f', last + TURNS)
+      end
       new = token and token .. '-' .. wish
       if new and pcall('SET', key, new, 'PX', ARGV[1]).ok then answer = token end
     end

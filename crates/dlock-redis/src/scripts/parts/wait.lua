@@ -34,7 +34,7 @@ local head
 if fair or not admits(m) then head = settle(true) end
 if (not fair or not head or head == me) and admits(m) then
   leave(me)
-  take(me, m, now + lease, text, next_token())
+  take(me, m, now + lease, text, next_token(m))
   local mine = token
   -- Those who fit beside us need not wait for the next release.
   if head and m ~= 'X' then settle() end
