@@ -9,7 +9,10 @@
 
 mod redis_support;
 
-use dlock_core::{ErrorKind, Guard, Locks, Released};
+use std::sync::Arc;
+
+use dlock_core::backend::{Attempt, Backend, Request};
+use dlock_core::{ErrorKind, Guard, Locks, Mode, Name, Released, SystemClock};
 use integration_tests::RedisServer;
 use redis_support::*;
 
@@ -158,4 +161,27 @@ async fn a_permit_outlives_a_change_of_its_limit() {
     let lost = tokio::time::timeout(seconds(3), mine.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
     give_back([mine, theirs]).await;
+}
+
+/// A grant is confirmed by asking again, as in a Cluster, or when an answer was lost.
+#[tokio::test]
+async fn a_permit_is_confirmed_after_a_change_of_its_limit() {
+    let server = RedisServer::start().await.expect("redis");
+    let url = format!("{}?limit_may_change=true", server.url());
+    let redis = backend(&url).await;
+    let name = Name::new("s").expect("a name");
+    let wish = Request::new(name, Mode::Permit { limit: 1 }, Arc::new(SystemClock));
+    let Attempt::Held(first) = redis.try_acquire(&wish).await.expect("an answer") else {
+        panic!("it is free");
+    };
+    let other = permit(&client(&url).await, 2).await.expect("free");
+    let again = redis.try_acquire(&wish).await.expect("an answer");
+    let Attempt::Held(again) = again else {
+        panic!("it has it: {again:?}");
+    };
+    assert_eq!(again.token(), first.token());
+    let released = redis.release(&again).await;
+    assert_eq!(released.expect("release"), Released::Freed);
+    give_back([other]).await;
+    assert_eq!(residue(&server).await, Vec::<String>::new());
 }

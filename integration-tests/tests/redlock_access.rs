@@ -88,6 +88,38 @@ async fn a_url_with_tls_an_authority_and_a_certificate_of_our_own() {
 }
 
 #[tokio::test]
+async fn a_password_in_a_file_may_change_at_all_nodes() {
+    let users = "user default on nopass ~* &* +@all\nuser app on >first ~* &* +@all\n";
+    let three = start_with(3, |_| Redis {
+        acl: Some(users.to_owned()),
+        ..Redis::default()
+    });
+    let three = three.await.expect("servers");
+    let folder = integration_tests::Folder::new("password").expect("a folder");
+    let file = folder.file("password");
+    std::fs::write(&file, "first\n").expect("a file");
+    let parameters = format!("?persistent=true&password_file={}", file.display());
+    let url = three
+        .url(&parameters)
+        .replace("redlock://", "redlock://app@");
+    let locks = client_with(&url, Settings::new().lease(seconds(3)).outage(seconds(30))).await;
+    let guard = lock(&locks, "held").await;
+    std::fs::write(&file, "second\n").expect("a file");
+    for server in &three.servers {
+        for command in [
+            ["ACL", "SETUSER", "app", "resetpass", ">second"].as_slice(),
+            &["CLIENT", "KILL", "USER", "app"],
+        ] {
+            server.command(command).await.expect("rotated");
+        }
+    }
+    let lost = tokio::time::timeout(seconds(4), guard.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
+    cycle(&locks, "new").await;
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+}
+
+#[tokio::test]
 async fn nodes_of_every_kind_in_one_quorum() {
     let mut with_password = tls();
     with_password.password = Some("hunter2".to_owned());

@@ -5,6 +5,7 @@ mod motion;
 mod open;
 #[cfg(feature = "client")]
 mod query;
+mod scan;
 mod silence;
 #[cfg(feature = "tls")]
 mod tls;
@@ -26,11 +27,6 @@ use self::silence::Silence;
 use crate::config::Config;
 use crate::error::Trouble;
 use crate::wait::Inbox;
-
-/// How many keys one `SCAN` looks at. More where they are not ours, so that millions of others cost fewer trips; the most takes the server
-/// a few milliseconds.
-const SCAN_COUNT: u32 = 500;
-const SCAN_MOST: u32 = 16_000;
 
 /// The way to the store: one connection (or one for each node), replaced when it breaks or freezes.
 pub(crate) struct Link {
@@ -199,74 +195,6 @@ impl Link {
         let what = What::At(None, &publish);
         let limit = self.config.answer_timeout;
         self.within(limit, &mut current, what).await.map(|_| ())
-    }
-
-    /// All keys that fit a pattern, from every master. Each trip has the time of one answer, however many there are.
-    pub(crate) async fn scan(&self, pattern: &str) -> Result<Vec<String>, Trouble> {
-        let mut current = self.connection().await?;
-        let nodes = self.masters(&mut current).await?;
-        let mut keys = Vec::new();
-        for node in &nodes {
-            let mut cursor = "0".to_owned();
-            let mut count = SCAN_COUNT;
-            loop {
-                let mut scan = redis::cmd("SCAN");
-                scan.arg(&cursor)
-                    .arg("MATCH")
-                    .arg(pattern)
-                    .arg("COUNT")
-                    .arg(count);
-                scan.arg("TYPE").arg("string");
-                let found = self
-                    .within(
-                        self.config.answer_timeout,
-                        &mut current,
-                        What::At(node.as_ref(), &scan),
-                    )
-                    .await?;
-                let Answer::List(parts) = Answer::from(found) else {
-                    break;
-                };
-                let mut parts = parts.into_iter();
-                let (Some(Answer::Text(next)), Some(Answer::List(some))) =
-                    (parts.next(), parts.next())
-                else {
-                    break;
-                };
-                count = if some.is_empty() {
-                    SCAN_MOST.min(2 * count)
-                } else {
-                    SCAN_COUNT
-                };
-                keys.extend(some.into_iter().filter_map(|key| match key {
-                    Answer::Text(key) => Some(key),
-                    _ => None,
-                }));
-                if next == "0" {
-                    break;
-                }
-                cursor = next;
-            }
-        }
-        keys.sort_unstable();
-        keys.dedup();
-        Ok(keys)
-    }
-
-    /// Where each master of a cluster is; `None` for the one server there is.
-    async fn masters(&self, current: &mut Current) -> Result<Vec<Option<(String, u16)>>, Trouble> {
-        if let Connection::One(_) = current.connection {
-            return Ok(vec![None]);
-        }
-        let mut ask = redis::cmd("CLUSTER");
-        ask.arg("SLOTS");
-        let slots = self
-            .within(self.config.answer_timeout, current, What::At(None, &ask))
-            .await?;
-        Ok(silence::masters(&slots.into())
-            .into_iter()
-            .map(Some)
-            .collect())
     }
 
     /// The runtime that drives the connection in use.

@@ -25,8 +25,11 @@ const PASSED_ON: &[&str] = &[
     "cert",
     "connect_timeout",
     "fence_ttl",
+    "keepalive",
     "key",
+    "password_file",
     "tls",
+    "user_timeout",
 ];
 const MOST_NODES: usize = 32;
 
@@ -95,7 +98,8 @@ impl Config {
     /// `redlocks://` uses TLS (feature `tls`). For nodes that differ use [`from_urls`](Config::from_urls).
     ///
     /// Parameters: `node_timeout`, `longest_lease`, `persistent`, `retry`, `few_nodes`, `prefix`, each as the setting of that name; and
-    /// `connect_timeout`, `answer_timeout`, `fence_ttl`, `tls`, `ca`, `cert`, `key` for every node, as in [`dlock_redis::Config`].
+    /// `connect_timeout`, `answer_timeout`, `fence_ttl`, `tls`, `ca`, `cert`, `key`, `password_file`, `keepalive`, `user_timeout` for every
+    /// node, as in [`dlock_redis::Config`].
     ///
     /// # Errors
     ///
@@ -144,6 +148,7 @@ impl Config {
         url.finish(&[OWN, PASSED_ON].concat())?;
         let login = match (url.user(), url.password()) {
             (None, None) => String::new(),
+            (Some(user), None) => format!("{}@", encoded(user)),
             (user, password) => format!(
                 "{}:{}@",
                 encoded(user.unwrap_or_default()),
