@@ -102,6 +102,46 @@ fn doctor_looks_at_the_log() {
     assert_eq!(found(&findings, "persistence").0, "unsafe");
 }
 
+/// It must not say "good" of what it cannot know.
+#[test]
+fn doctor_knows_what_it_does_not_see() {
+    for flavor in Flavor::ALL.into_iter().filter(|flavor| flavor.is_tested()) {
+        let args = ["--log-bin=log", "--sync-binlog=0", "--server-id=1"];
+        let logged = wait_for(flavor.start_with(&args));
+        let (code, findings) = diagnosis(&World::of(logged.url()));
+        assert_eq!(code, 1, "{findings:?}");
+        assert_eq!(found(&findings, "persistence").0, "unsafe");
+        assert!(found(&findings, "persistence").1.contains("sync_binlog"));
+        // There is a log for replicas, and none has come for it now.
+        assert_eq!(found(&findings, "replicas").0, "note", "{findings:?}");
+        let replica = wait_for(flavor.start_with(&["--server-id=2"]));
+        let port = logged.port();
+        let follow = match flavor {
+            Flavor::MariaDb => format!(
+                "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {port}, MASTER_USER = 'root', \
+                 MASTER_PASSWORD = 'dlock'; START SLAVE"
+            ),
+            Flavor::MySql => format!(
+                "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = {port}, SOURCE_USER = 'root', \
+                 SOURCE_PASSWORD = 'dlock', GET_SOURCE_PUBLIC_KEY = 1; START REPLICA"
+            ),
+        };
+        wait_for(replica.sql(&follow));
+        until("the replica shows", || {
+            let (_, findings) = diagnosis(&World::of(logged.url()));
+            found(&findings, "replicas").0 == "unsafe"
+        });
+        // A user who may not see the threads of others sees no replica.
+        let user = "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'app'; GRANT ALL ON dlock.* TO app@'127.0.0.1'";
+        wait_for(logged.sql(user));
+        let url = logged.url().replace("root:dlock@", "app:app@");
+        let (_, findings) = diagnosis(&World::of(url));
+        let (level, text) = found(&findings, "replicas");
+        assert_eq!(level, "note", "{text}");
+        assert!(text.contains("PROCESS"), "{text}");
+    }
+}
+
 #[test]
 fn a_server_that_was_killed_ends_the_command_with_80() {
     let server = wait_for(MySqlServer::start());

@@ -217,6 +217,61 @@ fn members_of_a_group_share_a_folder_and_exclude_each_other() {
     assert!(Path::new(&folder).join("locks").exists());
 }
 
+/// Cron, a service and a login shell of one user differ in their environment, and lock each other out all the same.
+#[test]
+fn without_a_url_a_user_has_one_folder_whatever_the_environment() {
+    let town = Town::new();
+    // A user whom no list of accounts names, so that its folder is nobody else's.
+    let user = (1_500_000_000 + std::process::id()).to_string();
+    let folder = format!("/tmp/dlock-{user}");
+    assert!(!Path::new(&folder).exists());
+    let start = |environment: &[&str], args: &[&str]| {
+        let mut command = as_root("setpriv");
+        command
+            .args([
+                "--reuid",
+                &user,
+                "--regid",
+                OTHER,
+                "--clear-groups",
+                "env",
+                "-i",
+            ])
+            .arg("PATH=/usr/bin:/bin")
+            .args(environment)
+            .arg(town.path("dlock"))
+            .args(args);
+        Running::start(command)
+    };
+    let login = [
+        "HOME=/tmp",
+        "USER=me",
+        "XDG_STATE_HOME=/tmp/state",
+        "XDG_RUNTIME_DIR=/tmp/run",
+    ];
+    let mut holder = start(
+        &login,
+        &["run", "a", "--", "sh", "-c", "echo in; exec sleep 1000"],
+    );
+    holder.expect("in");
+    for environment in [
+        &[][..],
+        &["HOME=/"],
+        &["HOME=/nowhere", "STATE_DIRECTORY=/tmp/x"],
+    ] {
+        let mut second = start(environment, &["run", "--no-wait", "a", "--", "true"]);
+        assert_eq!(second.code(), 75, "{environment:?}: {}", second.stderr());
+    }
+    root_does(
+        "kill",
+        &["-TERM", &holder.pid().as_raw_nonzero().to_string()],
+    );
+    assert_eq!(holder.signal(), 15);
+    let mut next = start(&[], &["run", "--no-wait", "a", "--", "true"]);
+    assert_eq!(next.code(), 0);
+    root_does("rm", &["-rf", &folder]);
+}
+
 fn waiters(url: &str) -> usize {
     let mut command = as_root(common::binary());
     command

@@ -164,9 +164,15 @@ fn replicas(told: &Told) -> Finding {
                 Level::Note,
                 "not known: this user may not see them (it lacks the right PROCESS)".to_owned(),
             ),
+            (0, _) if told.is_on("log_bin") => (
+                Level::Note,
+                "none is connected now; if one that was is promoted, it may lack the last locks"
+                    .to_owned(),
+            ),
             (0, _) => (
                 Level::Good,
-                "none is connected, so no fail-over can lose a lock".to_owned(),
+                "none: the server keeps no log for them, so no fail-over can lose a lock"
+                    .to_owned(),
             ),
             (n, true) => (
                 Level::Note,
@@ -244,6 +250,7 @@ mod tests {
         }
         let semi = [("rpl_semi_sync_source_enabled", "ON")];
         assert_eq!(replicas(&told(&[], 0)).level, Level::Good);
+        assert_eq!(replicas(&told(&[("log_bin", "ON")], 0)).level, Level::Note);
         assert_eq!(replicas(&told(&[], 2)).level, Level::Unsafe);
         assert_eq!(replicas(&told(&semi, 2)).level, Level::Note);
         assert_eq!(replicas(&told(&[("wsrep_on", "ON")], 0)).level, Level::Note);

@@ -5,7 +5,7 @@ START TRANSACTION;
 SELECT 1 FROM {prefix}locks WHERE name = @dlock_name AND {takes_writes} FOR UPDATE;
 INSERT IGNORE INTO {prefix}holders (name, attempt, permits, token, lease_us, taken_at, expires_at, label)
 SELECT l.name, l.owner, 0, l.token, l.lease_us, l.taken_at, l.expires_at, l.label FROM {prefix}locks l
-WHERE l.name = @dlock_name AND l.owner = @dlock_attempt AND l.expires_at > UTC_TIMESTAMP(6);
+WHERE l.name = @dlock_name AND l.owner = @dlock_attempt AND l.expires_at > UTC_TIMESTAMP(6) AND {takes_writes};
 UPDATE {prefix}locks SET owner = NULL, expires_at = UTC_TIMESTAMP(6), shared = 1
 WHERE name = @dlock_name AND owner = @dlock_attempt AND expires_at > UTC_TIMESTAMP(6);
 SELECT COUNT(*) FROM {prefix}holders

@@ -5,7 +5,7 @@
 --            holder came, and since the last of the others did
 --
 -- The row of the name is locked first, by everybody who takes the lock in any mode. Its time is set to now, so that a sweep that waits
--- for it does not take it for unused.
+-- for it does not take it for unused. Each statement that makes or extends a hold looks whether the server still takes writes.
 START TRANSACTION;
 SELECT 1 FROM {prefix}locks WHERE name = @dlock_name AND {takes_writes} FOR UPDATE;
 DELETE FROM {prefix}holders WHERE name = @dlock_name AND expires_at <= UTC_TIMESTAMP(6);
@@ -17,9 +17,10 @@ WHERE l.name = @dlock_name AND (l.owner IS NULL OR l.expires_at <= UTC_TIMESTAMP
   AND NOT EXISTS (SELECT 1 FROM {prefix}holders h
     WHERE h.name = @dlock_name AND (h.attempt = @dlock_attempt OR h.permits <> @dlock_permits))
   AND (@dlock_permits = 0
-    OR (SELECT COUNT(*) FROM {prefix}holders h WHERE h.name = @dlock_name) < @dlock_permits);
+    OR (SELECT COUNT(*) FROM {prefix}holders h WHERE h.name = @dlock_name) < @dlock_permits)
+  AND {takes_writes};
 UPDATE {prefix}holders SET expires_at = UTC_TIMESTAMP(6) + INTERVAL lease_us MICROSECOND
-WHERE name = @dlock_name AND attempt = @dlock_attempt;
+WHERE name = @dlock_name AND attempt = @dlock_attempt AND {takes_writes};
 UPDATE {prefix}locks l JOIN {prefix}holders h ON h.name = l.name AND h.attempt = @dlock_attempt
 SET l.owner = NULL, l.expires_at = UTC_TIMESTAMP(6), l.token = h.token, l.fence = h.token, l.shared = 1
 WHERE l.name = @dlock_name AND h.token > l.fence;
