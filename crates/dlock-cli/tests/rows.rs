@@ -152,7 +152,7 @@ fn a_server_that_was_killed_ends_the_command_with_80() {
                 "lease" | "unique" => &["--ttl", "2s"][..],
                 _ => &[],
             };
-            let mut running = world.start(ttl, "a", "echo $$; exec sleep 1000");
+            let running = world.start(ttl, "a", "echo $$; exec sleep 1000");
             let command = running.pid_line();
             (mode, world, running, command)
         })
