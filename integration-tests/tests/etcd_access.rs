@@ -229,3 +229,43 @@ async fn certificates_of_both_sides_are_checked() {
         .expect_err("TLS");
     assert!(error.to_string().contains("without TLS"), "{error}");
 }
+
+/// The password file is read for each log-in: who changes the password at the server and in the file costs nobody a hold.
+#[tokio::test]
+async fn password_may_change_in_its_file() {
+    let server = guarded().await;
+    let folder = Folder::new("etcd-password").expect("a folder");
+    let file = folder.file("password");
+    std::fs::write(&file, "s3cret\n").expect("a file");
+    let url = format!(
+        "etcd://locker@{}?session=6s&password_file={}",
+        server.addr(),
+        file.display()
+    );
+    let locks = client(&url).await;
+    let guard = lock(&locks, "a").await;
+    let words = ["--user", "root:r00t", "user", "delete", "locker"];
+    server.etcdctl(&words).await.expect("etcdctl");
+    for words in [
+        ["--user", "root:r00t", "user", "add", "locker:changed"].as_slice(),
+        &[
+            "--user",
+            "root:r00t",
+            "user",
+            "grant-role",
+            "locker",
+            "locks",
+        ],
+    ] {
+        server.etcdctl(words).await.expect("etcdctl");
+    }
+    std::fs::write(&file, "changed").expect("a file");
+    // Longer than a log-in lasts.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(guard.is_held());
+    let next = lock(&locks, "b").await;
+    for guard in [guard, next] {
+        let released = guard.release().await.expect("logged in again");
+        assert_eq!(released, Released::Freed);
+    }
+}

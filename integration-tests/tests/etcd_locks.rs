@@ -401,3 +401,60 @@ async fn unreachable_and_foreign_servers_are_told_apart_in_time() {
     let error = dlock_etcd::Config::from_url("http://localhost").expect_err("another scheme");
     assert_eq!(error.kind(), ErrorKind::Invalid);
 }
+
+/// `etcdctl lock`, and every program with the `concurrency.Mutex` of etcd's own client, stands in the same queue as our writers.
+#[tokio::test]
+async fn lock_of_etcds_own_client_and_ours_exclude_each_other() {
+    let server = EtcdServer::start().await.expect("a server");
+    let url = url([server.addr()], PATIENT);
+    let (locks, other) = (client(&url).await, client(&url).await);
+    let mut raw = raw(&[server.addr()]).await;
+    let guard = lock(&locks, "a").await;
+    // It asks for the lock, says so when it has it, and keeps it until there is a certain file.
+    let over = server.site().file("over");
+    let script = format!(
+        "echo held; while [ ! -e {} ]; do sleep 0.05; done",
+        over.display()
+    );
+    let mut theirs = tokio::process::Command::new("etcdctl")
+        .args(["--endpoints", &server.addr().to_string()])
+        .args(["lock", "dlock/a/w", "--", "sh", "-c", &script])
+        .env("ETCDCTL_API", "3")
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("etcdctl");
+    until_so("it stands behind us", async || {
+        entries(&mut raw, "a").await.len() == 2
+    })
+    .await;
+    let waits = waiter(&other, "a");
+    until_so("and we behind it", async || {
+        entries(&mut raw, "a").await.len() == 3
+    })
+    .await;
+    let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(
+        theirs.stdout.take().expect("piped"),
+    ));
+    let early = tokio::time::timeout(Duration::from_millis(300), lines.next_line()).await;
+    assert!(early.is_err(), "two hold: {early:?}");
+    assert_eq!(
+        guard.release().await.expect("the store answers"),
+        Released::Freed
+    );
+    let said = soon(lines.next_line()).await.expect("its output");
+    assert_eq!(said.as_deref(), Some("held"));
+    let tried = locks.mutex("a").expect("a name").try_lock().await;
+    assert!(tried.expect("the store answers").is_none(), "two hold");
+    let reader = locks.rw_lock("a").expect("a name").try_read().await;
+    assert!(reader.expect("the store answers").is_none(), "two hold");
+    assert!(!waits.is_finished(), "two hold");
+    std::fs::write(&over, "").expect("a file");
+    let next = soon(waits).await.expect("no panic").expect("the lock");
+    assert_eq!(
+        next.release().await.expect("the store answers"),
+        Released::Freed
+    );
+    soon(theirs.wait()).await.expect("it ends");
+}

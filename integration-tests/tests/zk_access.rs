@@ -250,7 +250,40 @@ async fn certificates_of_both_sides_are_checked() {
 
     let at = |parameters: &str| format!("zks://localhost:{}?{parameters}", server.tls_port());
     let stranger = format!("ca={}&{}", file("stranger.pem"), identity("ca-client"));
+    // The name is the certificate's own, or the one that is asked for.
+    let named = |name: &str| at(&format!("{good}&server_name={name}"));
+    let guard = lock(&client(&named("localhost")).await, "b").await;
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    // Without ca=FILE, the machine's own authorities count: another process is told of ours.
+    let url = at(&identity("ca-client"));
+    for (roots, expected) in [("ca.pem", "held"), ("stranger.pem", "is not to be trusted")] {
+        let mut process = tokio::process::Command::new(env!("CARGO_BIN_EXE_hold-lock"))
+            .args([url.as_str(), "c", "exclusive"])
+            .env("SSL_CERT_FILE", folder.file(roots))
+            .env_remove("SSL_CERT_DIR")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let lines = tokio::io::BufReader::new(process.stdout.take().expect("piped"));
+        let mut lines = tokio::io::AsyncBufReadExt::lines(lines);
+        let mut output = String::new();
+        while !output.contains("held") && !output.contains("failed") {
+            let line = tokio::time::timeout(SOON, lines.next_line()).await;
+            let line = line.expect("a word").expect("its output");
+            output += &line.expect("a word");
+        }
+        // It ends with its input.
+        drop(process.stdin.take());
+        process.wait().await.expect("it ends");
+        assert!(output.contains(expected), "{roots}: {output}");
+    }
     for (url, kind, words) in [
+        (
+            named("elsewhere.test"),
+            ErrorKind::Denied,
+            "the name its own",
+        ),
         (
             at(&stranger),
             ErrorKind::Denied,
@@ -276,5 +309,34 @@ async fn certificates_of_both_sides_are_checked() {
         let error = refused(&url).await;
         assert_eq!(error.kind(), kind, "{url}: {error}");
         assert!(error.to_string().contains(words), "{url}: {error}");
+    }
+}
+
+/// The password file is read for each connection.
+#[tokio::test]
+async fn password_is_read_from_its_file_for_each_connection() {
+    let folder = Folder::new("zk-password").expect("a folder");
+    let file = folder.file("password");
+    std::fs::write(&file, "s3cret\n").expect("a file");
+    let server = server().await;
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let at = |addr| format!("zk://app@{addr}?password_file={}", file.display());
+    let locks = client(&at(proxy.addr())).await;
+    let guard = lock(&locks, "a").await;
+    // It is the same user as with the password in the URL.
+    let same = client(&format!("zk://app:s3cret@{}", server.addr())).await;
+    assert!(same.inspect("a").await.expect("it may").is_locked());
+    // With digest, another password is another user, who may not use the locks of the first.
+    std::fs::write(&file, "changed").expect("a file");
+    proxy.reset_all().await;
+    renewed(&locks).await;
+    let denied = locks.mutex("b").expect("a name").lock().await;
+    assert_eq!(denied.expect_err("another").kind(), ErrorKind::Denied);
+    std::fs::write(&file, "s3cret").expect("a file");
+    proxy.reset_all().await;
+    renewed(&locks).await;
+    let next = lock(&locks, "b").await;
+    for guard in [guard, next] {
+        assert_eq!(guard.release().await.expect("release"), Released::Freed);
     }
 }

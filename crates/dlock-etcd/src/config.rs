@@ -6,6 +6,7 @@ use dlock_core::{Error, Operation, Result};
 
 use crate::EtcdBackend;
 use crate::connect::whole_seconds;
+use crate::password::Password;
 
 const DEFAULT_PORT: u16 = 2379;
 const PARAMETERS: &[&str] = &[
@@ -15,7 +16,9 @@ const PARAMETERS: &[&str] = &[
     "connect_timeout",
     "key",
     "late_limit",
+    "password_file",
     "prefix",
+    "server_name",
     "session",
     "lease",
 ];
@@ -37,10 +40,12 @@ const LONGEST_SESSION: Duration = Duration::from_secs(9_000_000_000);
 #[must_use = "nothing happens until `connect`"]
 pub struct Config {
     pub(crate) hosts: Vec<Host>,
-    pub(crate) login: Option<(String, String)>,
+    pub(crate) login: Option<(String, Password)>,
     pub(crate) tls: bool,
     pub(crate) ca: Option<Vec<u8>>,
     pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The name in the servers' certificates, instead of the host's own.
+    pub(crate) server_name: Option<String>,
     pub(crate) prefix: String,
     pub(crate) session: Duration,
     pub(crate) connect_timeout: Duration,
@@ -65,6 +70,7 @@ impl Config {
             tls: false,
             ca: None,
             identity: None,
+            server_name: None,
             prefix: "dlock".to_owned(),
             session: Duration::from_secs(10),
             connect_timeout: Duration::from_secs(5),
@@ -108,9 +114,18 @@ impl Config {
         }
         let mut config = Self::of(url.hosts().to_vec());
         config.tls = tls;
-        config.login = match (url.user(), url.password()) {
-            (Some(user), Some(password)) => Some((user.to_owned(), password.to_owned())),
-            (None, None) => None,
+        let file: Option<String> = url.take("password_file")?;
+        config.login = match (url.user(), url.password(), file) {
+            (Some(user), Some(password), None) => {
+                Some((user.to_owned(), Password::Text(password.to_owned())))
+            }
+            (Some(user), None, Some(file)) => Some((user.to_owned(), Password::File(file.into()))),
+            (None, None, None) => None,
+            (_, Some(_), Some(_)) => {
+                return Err(Error::invalid(
+                    "the URL has a password and password_file: give one of them",
+                ));
+            }
             _ => {
                 return Err(Error::invalid(
                     "the URL has a user without a password or the other way round: give both or none",
@@ -132,6 +147,7 @@ impl Config {
                 *setting = value;
             }
         }
+        config.server_name = url.take("server_name")?;
         config.ca = url.take("ca")?.map(|path| read("ca", path)).transpose()?;
         let cert: Option<String> = url.take("cert")?;
         let key: Option<String> = url.take("key")?;
@@ -151,7 +167,24 @@ impl Config {
 
     /// User and password. Default: none. The password is never shown in `Debug` output or errors.
     pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        self.login = Some((user.into(), password.into()));
+        self.login = Some((user.into(), Password::Text(password.into())));
+        self
+    }
+
+    /// The same, with a password that is read from a file for each connection, so that it can be changed while the program runs. A line break at its end
+    /// does not count.
+    pub fn login_file(
+        mut self,
+        user: impl Into<String>,
+        password: impl Into<std::path::PathBuf>,
+    ) -> Self {
+        self.login = Some((user.into(), Password::File(password.into())));
+        self
+    }
+
+    /// The name in the servers' certificates, where it is not the host's own: for servers that are reached by an address, or through a tunnel.
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.server_name = Some(name.into());
         self
     }
 
@@ -270,9 +303,13 @@ impl Config {
                 "prefix must have 1 to 255 bytes and no control characters",
             ));
         }
-        if !self.tls && (self.ca.is_some() || self.identity.is_some()) {
+        if let Some((_, password)) = &self.login {
+            password.read().map_err(Error::invalid)?;
+        }
+        if !self.tls && (self.ca.is_some() || self.identity.is_some() || self.server_name.is_some())
+        {
             return Err(Error::invalid(
-                "certificates are given but TLS is off: write etcds://, or leave them out",
+                "certificates or their name are given but TLS is off: write etcds://, or leave them out",
             ));
         }
         Ok(())
@@ -344,6 +381,10 @@ mod tests {
             ("etcd://a?prefix=", "prefix must have"),
             ("etcd://a?cert=x", "belong together"),
             ("etcds://a?ca=/does/not/exist", "cannot be read"),
+            ("etcd://u@a?password_file=/does/not/exist", "cannot be read"),
+            ("etcd://u:p@a?password_file=/x", "give one of them"),
+            ("etcd://a?password_file=/x", "give both or none"),
+            ("etcd://a?server_name=x", "but TLS is off"),
             ("etcd://a?lifetime=5s", "it takes answer_timeout, ca"),
         ] {
             let error = Config::from_url(url).expect_err(url);
@@ -362,7 +403,8 @@ mod tests {
         )
         .expect("a good URL");
         assert_eq!(config.addresses(), ["a:2379", "[::1]:9"]);
-        assert_eq!(config.login, Some(("me".to_owned(), "p@ss".to_owned())));
+        let password = Password::Text("p@ss".to_owned());
+        assert_eq!(config.login, Some(("me".to_owned(), password)));
         assert_eq!(config.prefix, "shop");
         assert_eq!(whole_seconds(config.session), 2);
         assert_eq!(config.identity(), "etcd://[::1]:9,a:2379/shop");

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dlock_core::ErrorKind;
-use etcd_client::{Client, ConnectOptions, Error as EtcdError, GetOptions, ResponseHeader};
+use etcd_client::{Client, Error as EtcdError, GetOptions, ResponseHeader};
 
 use self::node::Node;
 use self::words::{answer, to_client};
@@ -30,7 +30,7 @@ pub(crate) struct Link {
     nodes: Vec<Node>,
     /// The node that answered last.
     current: AtomicUsize,
-    options: ConnectOptions,
+    config: Config,
     answer_timeout: Duration,
     /// The highest revision that an answer of the cluster told.
     newest: AtomicI64,
@@ -62,13 +62,15 @@ impl<T> Told<T> {
 
 impl Link {
     pub(crate) fn new(config: &Config) -> Result<Self, Trouble> {
+        // A setting that is wrong is wrong for all.
+        options(config)?;
         let nodes: Vec<Node> = endpoints(config).into_iter().map(Node::new).collect();
         // Clients that are given the same list spread over it.
         let start = uuid::Uuid::new_v4().as_u128() % (nodes.len().max(1) as u128);
         Ok(Self {
             current: AtomicUsize::new(usize::try_from(start).unwrap_or_default()),
             nodes,
-            options: options(config)?,
+            config: config.clone(),
             answer_timeout: config.member_timeout(),
             newest: AtomicI64::new(0),
             suspicions: AtomicU64::new(0),
@@ -160,7 +162,7 @@ impl Link {
                 // Whatever happens while the client logs in, the work was not sent.
                 let start = tokio::time::Instant::now();
                 // In a box, as everything rare: what a call may need is part of its future, which is made and moved for every call.
-                let connecting = Box::pin(node.connect(&self.options, pick));
+                let connecting = Box::pin(node.connect(&self.config, pick));
                 let made = tokio::time::timeout(limit, connecting);
                 let made = made.await.unwrap_or_else(|_| Err(Trouble::silence(limit)));
                 left = limit.saturating_sub(start.elapsed());

@@ -275,7 +275,10 @@ fn by_server(code: i32, said: &str) -> Trouble {
             .unsent();
     }
     if says("authentication failed") || says("user name is empty") || says("user name not found") {
-        return plain(ErrorKind::Denied, WRONG_LOGIN).unsent();
+        // It may have been changed since the connection was made: the next one reads it again.
+        return plain(ErrorKind::Denied, WRONG_LOGIN)
+            .because(Cause::Broken)
+            .unsent();
     }
     if says("authentication is not enabled") {
         return plain(
@@ -338,8 +341,8 @@ mod tests {
         (14, "etcdserver: request timed out", "", Unreachable, true, NotNow),
         (5, "etcdserver: requested lease not found", "", Store, false, LeaseGone),
         (9, "etcdserver: lease already exists", "", Store, true, LeaseExists),
-        (3, "etcdserver: authentication failed, invalid user ID or password", "", Denied, false, Refused),
-        (3, "etcdserver: user name is empty", "", Denied, false, Refused),
+        (3, "etcdserver: authentication failed, invalid user ID or password", "", Denied, false, Broken),
+        (3, "etcdserver: user name is empty", "", Denied, false, Broken),
         (7, "etcdserver: permission denied", "", Denied, false, Refused),
         (9, "etcdserver: authentication is not enabled", "", Denied, false, Refused),
         (16, "etcdserver: invalid auth token", "", Unreachable, false, Broken),

@@ -14,6 +14,7 @@ mod inspect;
 mod key;
 mod line;
 mod lookout;
+mod password;
 mod place;
 mod queue;
 mod release;

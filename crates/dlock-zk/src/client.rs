@@ -52,6 +52,7 @@ impl Config {
         match self.login() {
             None => {}
             Some(Login::Digest { user, password }) => {
+                let password = password.read().map_err(Error::invalid)?;
                 let auth = format!("{user}:{password}");
                 connector = connector.with_auth("digest", auth.as_bytes());
             }
@@ -68,8 +69,10 @@ impl Config {
             // It takes the cryptography that the process has chosen, and panics if there are two to choose from and none is. It brings a
             // second one itself, so we choose; what the program has chosen stays.
             let _ = rustls::crypto::ring::default_provider().install_default();
-            let options = zookeeper_client::TlsOptions::new().with_pem_ca(&tls.ca);
-            let mut options = options.map_err(failed)?;
+            let mut options = zookeeper_client::TlsOptions::new();
+            if let Some(ca) = &tls.ca {
+                options = options.with_pem_ca(ca).map_err(failed)?;
+            }
             if let Some((cert, key)) = &tls.identity {
                 options = options.with_pem_identity(cert, key).map_err(failed)?;
             }

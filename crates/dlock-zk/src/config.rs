@@ -8,7 +8,7 @@ use dlock_core::backend::Host;
 use dlock_core::{Error, Result};
 
 pub use self::access::Access;
-pub(crate) use self::access::{Grant, Grants, Login, Scheme};
+pub(crate) use self::access::{Grant, Grants, Login, Password, Scheme};
 use crate::ZkBackend;
 use crate::key::is_path;
 
@@ -36,7 +36,7 @@ const DEFAULT_FOLDER: &str = "dlock";
 pub struct Config {
     hosts: Vec<Host>,
     chroot: String,
-    credentials: Option<(String, String)>,
+    credentials: Option<(String, Password)>,
     scheme: Scheme,
     session: Duration,
     connect_timeout: Duration,
@@ -49,8 +49,11 @@ pub struct Config {
 /// PEM texts.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(crate) struct Tls {
-    pub(crate) ca: String,
+    /// None: those that the machine trusts.
+    pub(crate) ca: Option<String>,
     pub(crate) identity: Option<(String, String)>,
+    /// Instead of the host's own name.
+    pub(crate) server_name: Option<String>,
 }
 
 impl Config {
@@ -90,7 +93,18 @@ impl Config {
 
     /// Digest authentication. ZooKeeper accepts any pair; a wrong one shows as a missing permission on the nodes of others.
     pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        self.credentials = Some((user.into(), password.into()));
+        self.credentials = Some((user.into(), Password::Text(password.into())));
+        self
+    }
+
+    /// The same, with a password that is read from a file for each connection, so that it can be changed while the program runs. A line break at its end
+    /// does not count.
+    pub fn credentials_file(
+        mut self,
+        user: impl Into<String>,
+        password: impl Into<std::path::PathBuf>,
+    ) -> Self {
+        self.credentials = Some((user.into(), Password::File(password.into())));
         self
     }
 
@@ -156,7 +170,21 @@ impl Config {
     /// TLS, with the authority (PEM) that signed the servers' certificates.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, ca_pem: impl Into<String>) -> Self {
-        self.tls.get_or_insert_default().ca = ca_pem.into();
+        self.tls.get_or_insert_default().ca = Some(ca_pem.into());
+        self
+    }
+
+    /// TLS, with the authorities that the machine trusts.
+    #[cfg(feature = "tls")]
+    pub fn tls_with_system_roots(mut self) -> Self {
+        self.tls.get_or_insert_default().ca = None;
+        self
+    }
+
+    /// TLS, with this name in the servers' certificates instead of the host's own: for servers that are reached by an address, or through a tunnel.
+    #[cfg(feature = "tls")]
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.tls.get_or_insert_default().server_name = Some(name.into());
         self
     }
 
@@ -226,6 +254,9 @@ impl Config {
                 "SASL is asked for, but there is no user: give user:password",
             ));
         }
+        if let Some((_, password)) = &self.credentials {
+            password.read().map_err(Error::invalid)?;
+        }
         if let Some((user, _)) = &self.credentials
             && self.scheme == Scheme::Digest
             && user.contains(':')
@@ -237,9 +268,6 @@ impl Config {
         match &self.tls {
             Some(_) if cfg!(not(feature = "tls")) => Err(Error::invalid(
                 "TLS is asked for, but dlock-zk was built without the feature \"tls\": enable it",
-            )),
-            Some(tls) if tls.ca.is_empty() => Err(Error::invalid(
-                "TLS needs the authority that signed the servers' certificates: give ca=FILE",
             )),
             _ => Ok(()),
         }

@@ -52,11 +52,13 @@ impl Node {
     /// Makes a client. It logs in, if there is a login; its connection is made with the first request.
     pub(super) async fn connect<C>(
         &self,
-        options: &ConnectOptions,
+        config: &Config,
         pick: fn(&Client) -> C,
     ) -> Result<(C, u64), Trouble> {
         let generation = self.slot().generation;
-        let client = Client::connect([&self.address], Some(options.clone())).await?;
+        // With the password as it is now.
+        let options = options(config)?;
+        let client = Client::connect([&self.address], Some(options)).await?;
         let picked = pick(&client);
         let mut slot = self.slot();
         if slot.generation == generation && slot.client.is_none() {
@@ -93,6 +95,9 @@ pub(crate) fn options(config: &Config) -> Result<ConnectOptions, Trouble> {
         // A member that has lost its leader ends the streams of who asks for this: a watch there would be silent for ever.
         .with_require_leader(true);
     if let Some((user, password)) = &config.login {
+        let password = password
+            .read()
+            .map_err(|text| Trouble::new(dlock_core::ErrorKind::Invalid, text).unsent())?;
         options = options
             .with_user(user, password)
             .with_auto_token_refresh(true);
@@ -111,6 +116,9 @@ fn with_tls(options: ConnectOptions, config: &Config) -> Result<ConnectOptions, 
         Some(pem) => tls.ca_certificate(Certificate::from_pem(pem)),
         None => tls.with_enabled_roots(),
     };
+    if let Some(name) = &config.server_name {
+        tls = tls.domain_name(name);
+    }
     if let Some((certificate, key)) = &config.identity {
         tls = tls.identity(Identity::from_pem(certificate, key));
     }

@@ -1,5 +1,6 @@
 //! Who a client is, and who may use its nodes.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Who may read and change the nodes that this client creates.
@@ -88,9 +89,33 @@ impl FromStr for Scheme {
     }
 }
 
+/// Where the password is.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Password {
+    Text(String),
+    /// It is read for each connection.
+    File(PathBuf),
+}
+
+impl Password {
+    /// The password, or what is wrong with its file.
+    pub(crate) fn read(&self) -> Result<String, String> {
+        match self {
+            Self::Text(text) => Ok(text.clone()),
+            Self::File(path) => match std::fs::read_to_string(path) {
+                Ok(text) => Ok(text.trim_end_matches(['\r', '\n']).to_owned()),
+                Err(error) => Err(format!(
+                    "the password file {} cannot be read: {error}",
+                    path.display()
+                )),
+            },
+        }
+    }
+}
+
 /// Who a client is, and how it shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Login {
-    Digest { user: String, password: String },
-    Sasl { user: String, password: String },
+    Digest { user: String, password: Password },
+    Sasl { user: String, password: Password },
 }

@@ -3,7 +3,7 @@
 use dlock_core::backend::BackendUrl;
 use dlock_core::{Error, Result};
 
-use super::{Config, Grants, Tls};
+use super::{Config, Grants, Password, Tls};
 
 const KNOWN: &[&str] = &[
     "session",
@@ -16,12 +16,14 @@ const KNOWN: &[&str] = &[
     "ca",
     "cert",
     "key",
+    "server_name",
+    "password_file",
 ];
 
 impl Config {
     /// Reads `zk://user:password@h1:2181,h2:2181/chroot?key=value`, or `zks://` with TLS.
     ///
-    /// The parameters are `session`, `connect_timeout`, `folder`, `access`, `allow`, `auth` and, with `zks`, the files `ca`, `cert` and `key`. `lease` is
+    /// The parameters are `session`, `connect_timeout`, `folder`, `access`, `allow`, `auth`, `password_file` and, with `zks`, the files `ca`, `cert` and `key`, and `server_name`. `lease` is
     /// another word for `session`, which every store knows.
     ///
     /// # Errors
@@ -40,16 +42,29 @@ impl Config {
         };
         let mut config = Self::of(url.hosts().to_vec());
         config.chroot = url.path().trim_end_matches('/').to_owned();
-        config.credentials = match (url.user(), url.password()) {
-            (Some(user), password) => {
-                Some((user.to_owned(), password.unwrap_or_default().to_owned()))
+        let file: Option<String> = url.take("password_file")?;
+        config.credentials = match (url.user(), url.password(), file) {
+            (Some(_), Some(_), Some(_)) => {
+                return Err(Error::invalid(
+                    "the URL has a password and password_file: give one of them",
+                ));
             }
-            (None, Some(_)) => {
+            (Some(user), None, Some(file)) => Some((user.to_owned(), Password::File(file.into()))),
+            (Some(user), password, None) => {
+                let password = password.unwrap_or_default().to_owned();
+                Some((user.to_owned(), Password::Text(password)))
+            }
+            (None, None, Some(_)) => {
+                return Err(Error::invalid(
+                    "the URL has password_file but no user: write user@",
+                ));
+            }
+            (None, Some(_), _) => {
                 return Err(Error::invalid(
                     "the URL has a password but no user: write user:password@",
                 ));
             }
-            (None, None) => None,
+            (None, None, None) => None,
         };
         if let Some(session) = url.take_session("session")? {
             config.session = session;
@@ -72,7 +87,8 @@ impl Config {
             let cert = file("cert", url.take("cert")?)?;
             let key = file("key", url.take("key")?)?;
             config.tls = Some(Tls {
-                ca: ca.unwrap_or_default(),
+                ca,
+                server_name: url.take("server_name")?,
                 identity: match (cert, key) {
                     (Some(cert), Some(key)) => Some((cert, key)),
                     (None, None) => None,
@@ -167,18 +183,26 @@ mod tests {
             ("zk://h?lifetime=3s", "is not known"),
             ("zk://h?lease=3s&session=3s", "give one of them"),
             ("zk://h?ca=/etc/passwd", "does not go together"),
+            ("zk://h?server_name=x", "does not go together"),
+            ("zk://h?password_file=/x", "but no user"),
+            ("zk://u:p@h?password_file=/x", "give one of them"),
+            (
+                "zk://u@h?password_file=/no/such/file",
+                "/no/such/file cannot be read",
+            ),
             ("zks://h?ca=/no/such/file", "cannot be read"),
         ] {
             let error = Config::from_url(url).expect_err(url);
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             assert!(error.to_string().contains(expected), "{url}: {error}");
         }
-        let error = Config::from_url("zks://h").expect_err("no authority");
-        let expected = if cfg!(feature = "tls") {
-            "ca=FILE"
-        } else {
-            "feature \"tls\""
-        };
-        assert!(error.to_string().contains(expected), "{error}");
+        match Config::from_url("zks://h?server_name=zk.shop") {
+            Ok(config) => {
+                let tls = config.tls.expect("TLS");
+                assert_eq!(tls.server_name.as_deref(), Some("zk.shop"));
+                assert!(cfg!(feature = "tls") && tls.ca.is_none());
+            }
+            Err(error) => assert!(error.to_string().contains("feature \"tls\""), "{error}"),
+        }
     }
 }

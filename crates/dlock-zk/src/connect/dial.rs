@@ -20,6 +20,9 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 pub(super) struct Dialer {
     #[cfg(feature = "tls")]
     tls: Option<tokio_rustls::TlsConnector>,
+    /// Instead of the host's own.
+    #[cfg(feature = "tls")]
+    server_name: Option<String>,
 }
 
 impl Dialer {
@@ -33,6 +36,9 @@ impl Dialer {
         let tls = config.tls_settings().map(tls_config).transpose()?;
         Ok(Self {
             tls: tls.map(|tls| std::sync::Arc::new(tls).into()),
+            server_name: config
+                .tls_settings()
+                .and_then(|tls| tls.server_name.clone()),
         })
     }
 
@@ -56,7 +62,8 @@ impl Dialer {
         stream.set_nodelay(true)?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            let name = rustls::pki_types::ServerName::try_from(host.name.clone())
+            let name = self.server_name.as_ref().unwrap_or(&host.name);
+            let name = rustls::pki_types::ServerName::try_from(name.clone())
                 .map_err(std::io::Error::other)?;
             return Ok(Box::new(tls.connect(name, stream).await?));
         }
@@ -94,14 +101,28 @@ pub(super) fn tls_config(tls: &crate::config::Tls) -> Result<rustls::ClientConfi
         Error::invalid(format!("the {what} is not good PEM: {cause}"))
     };
     let mut roots = rustls::RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(tls.ca.as_bytes()) {
-        let certificate = certificate.map_err(|cause| bad("certificate authority", &cause))?;
-        roots
-            .add(certificate)
-            .map_err(|cause| bad("certificate authority", &cause))?;
-    }
-    if roots.is_empty() {
-        return Err(bad("certificate authority", &"there is none in it"));
+    match &tls.ca {
+        Some(ca) => {
+            for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
+                let certificate =
+                    certificate.map_err(|cause| bad("certificate authority", &cause))?;
+                roots
+                    .add(certificate)
+                    .map_err(|cause| bad("certificate authority", &cause))?;
+            }
+            if roots.is_empty() {
+                return Err(bad("certificate authority", &"there is none in it"));
+            }
+        }
+        None => {
+            // Some machines have old ones that cannot be read; the others do.
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if roots.is_empty() {
+                return Err(Error::invalid(
+                    "this machine has no certificate authorities: give the one that signed the servers' certificates with ca=FILE",
+                ));
+            }
+        }
     }
     let ring = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let builder = rustls::ClientConfig::builder_with_provider(ring)

@@ -68,10 +68,11 @@ impl Core {
             None => {}
             Some(Login::Digest { user, password }) => {
                 let body = Writer::default().int(AUTH).int(op::AUTH).int(0);
-                let auth = format!("{user}:{password}");
+                let auth = format!("{user}:{}", password.read().map_err(Cause::Broken)?);
                 talk.push(&body.text("digest").bytes(auth.as_bytes()).0);
             }
             Some(Login::Sasl { user, password }) => {
+                let password = password.read().map_err(Cause::Broken)?;
                 self.sasl(&mut talk, limit, (&user, &password)).await?;
             }
         }

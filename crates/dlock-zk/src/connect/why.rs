@@ -93,7 +93,7 @@ mod tls {
         let (error, is_final) = match failed {
             Failed::Tls(cause @ rustls::Error::InvalidCertificate(_)) => {
                 let text = format!(
-                    "the certificate of {at} is not to be trusted: {cause}: is its authority the one of ca=FILE, and the name its own?"
+                    "the certificate of {at} is not to be trusted: {cause}: is its authority the one of ca=FILE (without it, one that this machine trusts), and the name its own?"
                 );
                 (denied(text), true)
             }
@@ -152,7 +152,8 @@ mod tls {
     }
 
     fn connection(tls: &Tls, host: &Host) -> Option<ClientConnection> {
-        let name = ServerName::try_from(host.name.clone()).ok()?;
+        let name = tls.server_name.as_ref().unwrap_or(&host.name);
+        let name = ServerName::try_from(name.clone()).ok()?;
         ClientConnection::new(Arc::new(tls_config(tls).ok()?), name).ok()
     }
 }
