@@ -147,6 +147,52 @@ async fn second_disturbance_costs_no_place() {
     );
 }
 
+/// The same for many waiters of one client, of whom most watch nothing and only see that their session lives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn second_disturbance_costs_no_place_in_a_crowd() {
+    const WAITERS: usize = 100;
+    let server = EtcdServer::start().await.expect("a server");
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let holder = client(&url([server.addr()], "session=60s")).await;
+    let crowd = Locks::builder(backend(&url([proxy.addr()], "session=6s")).await)
+        .settings(
+            Settings::new()
+                .order(dlock_core::Order::Strict)
+                .trip_timeout(Duration::from_secs(3)),
+        )
+        .build()
+        .expect("good settings");
+    let mut raw = raw(&[server.addr()]).await;
+    let guard = lock(&holder, "a").await;
+    let stand = |_| {
+        let mutex = crowd.mutex("a").expect("a name");
+        tokio::spawn(async move { drop(mutex.lock().await.expect("the lock")) })
+    };
+    let waits: Vec<_> = (0..WAITERS).map(stand).collect();
+    waiting(&holder, "a", WAITERS).await;
+    let mut places = async || -> Vec<i64> {
+        let all = entries(&mut raw, "a").await;
+        all.iter().map(|entry| entry.create_revision()).collect()
+    };
+    let before = places().await;
+    for _ in 0..3 {
+        proxy.refuse();
+        proxy.reset_all().await;
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        proxy.accept();
+        // The next disturbance comes when the patience for this one would be over.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+    }
+    assert_eq!(places().await, before, "a place was lost");
+    assert_eq!(
+        guard.release().await.expect("the store answers"),
+        Released::Freed
+    );
+    for wait in waits {
+        soon(wait).await.expect("no panic");
+    }
+}
+
 /// A member without its leader learns of nothing: a watch there would be silent for ever.
 #[tokio::test]
 async fn watch_at_a_member_without_a_leader_is_ended() {

@@ -83,7 +83,9 @@ impl Store {
                         let moved = self.moved(request, &entry, watched, *seen, &mut disturbance);
                         moved.await.map(Next::Stands)
                     }
-                    Waits::Line(ahead) => self.in_line(request, &entry, ahead).await,
+                    Waits::Line(ahead) => {
+                        self.in_line(request, &entry, ahead, &mut disturbance).await
+                    }
                 }
             };
             let moved = tokio::select! {
@@ -174,6 +176,7 @@ impl Store {
         request: &Request,
         entry: &Entry,
         ahead: &Ahead,
+        disturbance: &mut Disturbance,
     ) -> Result<Next, Trouble> {
         let period = self.sessions.ttl() / 3;
         // Nothing can die in silence here but the task of the one ahead, so a look is for what nobody thought of.
@@ -194,6 +197,7 @@ impl Store {
                     if now.since(post.looked()) >= rarely {
                         self.look_out(now, rarely).await?;
                     }
+                    disturbance.is_over();
                 }
             }
         }
@@ -202,9 +206,10 @@ impl Store {
             return Ok(Next::Waits(Waits::Line(next)));
         }
         if mode == Mode::Exclusive {
-            // Most likely it holds now. If it does not, the watch finds that out, and then looks.
+            // Most likely it holds now. If it does not, the watch finds that out, and then looks. It was there when our own entry came, so what
+            // happened to its key before is no news.
             let watched = Watched::end_of_key(&ahead.key, ahead.created);
-            return Ok(Next::Waits(Waits::Watch(watched, 0)));
+            return Ok(Next::Waits(Waits::Watch(watched, entry.created)));
         }
         let place = self.place(request, entry, None).await?;
         Ok(Next::Stands(place))
