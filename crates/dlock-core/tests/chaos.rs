@@ -1,9 +1,13 @@
 //! A simulation: many tasks on several clients take, re-enter, downgrade, cancel, drop and release locks at random, on a store that a script makes
-//! cut, hang, slow down and lose replies. The clock is paused and the dice are seeded, so a seed is the same schedule every time. What everybody saw is
-//! a history, and the judge of the fault suite judges it.
+//! cut, hang, slow down and lose replies. The clock is paused and the dice are seeded. What everybody saw is a history, and the judge of the fault suite
+//! judges it.
+//!
+//! One thing is not in the seed: which branch of a `select!` tokio looks at first, which stable tokio does not let a test choose. So a seed is
+//! the same script, with the same faults at the same times, and nearly the same schedule; a seed that is asked for alone runs many times, and a bad history is
+//! kept in a file.
 //!
 //! - `DLOCK_SIM_SEEDS=5000 cargo test -p dlock-core --test chaos` runs so many schedules.
-//! - `DLOCK_SIM_SEED=17 cargo test -p dlock-core --test chaos` runs one again, and prints its history when it is bad.
+//! - `DLOCK_SIM_SEED=17 cargo test -p dlock-core --test chaos` runs one of them again, fifty times.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -24,7 +28,9 @@ use dlock_judge::{History, Kind, Line, Op, Phase, Setup, judge};
 use dlock_memory::Control;
 
 /// Schedules of a usual run; each is some twenty seconds of the simulated clock.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 100;
+/// How often a seed that is asked for alone is run.
+const AGAIN: u64 = 50;
 const TASKS: usize = 9;
 const STEPS: usize = 25;
 const PERMITS: u32 = 2;
@@ -47,8 +53,11 @@ impl Witness {
     }
 
     fn write(&self, mut line: Line) {
-        line.at = self.clock.now().as_nanos();
-        self.lines.lock().unwrap().push(line);
+        let mut lines = self.lines.lock().unwrap();
+        let last = lines.last().map_or(0, |line| line.at);
+        // A paused clock shows many things the same nanosecond: they get one each, in their order.
+        line.at = self.clock.now().as_nanos().max(last + 1);
+        lines.push(line);
     }
 
     fn info(&self, op: Op) {
@@ -174,10 +183,15 @@ async fn hold(attempt: &Attempt<'_>, guard: Guard) {
         let done = guard.downgrade().await;
         attempt.tell(Op::Downgrade, done.map_or(Phase::Unknown, |()| Phase::Ok));
     }
+    // Written down by whoever hears it first, at the moment it is told.
+    let signal = guard.loss_signal();
     let mut left = up_to(1500);
     while !left.is_zero() && guard.is_held() {
         let slice = left.min(millis(50));
-        tokio::time::sleep(slice).await;
+        let told = tokio::time::timeout(slice, signal.wait()).await;
+        if matches!(told, Ok(Some(_))) {
+            break;
+        }
         left -= slice;
         if guard.is_held() {
             attempt.tell_hold(Op::Renew, Phase::Info, &guard);
@@ -309,23 +323,25 @@ fn number(variable: &str) -> Option<u64> {
 
 #[test]
 fn whatever_happens_the_contract_holds() {
-    let only = number("DLOCK_SIM_SEED");
-    let seeds = only.map_or(0..number("DLOCK_SIM_SEEDS").unwrap_or(SEEDS), |seed| {
-        seed..seed + 1
-    });
-    let all = seeds.end - seeds.start;
+    let seeds: Vec<u64> = match number("DLOCK_SIM_SEED") {
+        Some(only) => (0..AGAIN).map(|_| only).collect(),
+        None => (0..number("DLOCK_SIM_SEEDS").unwrap_or(SEEDS)).collect(),
+    };
+    let all = seeds.len() as u64;
     let (mut holds, mut ended) = (0, 0);
     for seed in seeds {
         let history = run(seed);
         let findings = judge(&history);
-        let again = format!("again: DLOCK_SIM_SEED={seed} cargo test -p dlock-core --test chaos");
-        let text = only.map_or(String::new(), |_| history.to_text());
-        assert!(findings.is_empty(), "{findings:#?}\n{again}\n{text}");
+        if !findings.is_empty() {
+            let path = format!("{}/seed-{seed}.jsonl", env!("CARGO_TARGET_TMPDIR"));
+            std::fs::write(&path, history.to_text()).unwrap();
+            panic!(
+                "{findings:#?}\nhistory: {path}\nagain: DLOCK_SIM_SEED={seed} cargo test -p dlock-core --test chaos"
+            );
+        }
         let of = dlock_judge::holds(&history);
-        ended += of
-            .iter()
-            .filter(|hold| hold.end == dlock_judge::End::Other)
-            .count() as u64;
+        let lost = of.iter().filter(|hold| hold.end == dlock_judge::End::Other);
+        ended += lost.count() as u64;
         holds += of.len() as u64;
     }
     // A schedule in which nothing happens shows nothing.
@@ -334,14 +350,6 @@ fn whatever_happens_the_contract_holds() {
         ended > all,
         "only {ended} holds ended otherwise than by their release"
     );
-}
-
-/// The same seed is the same history, line by line.
-#[test]
-fn a_seed_is_one_schedule() {
-    let first = run(3).to_text();
-    assert_eq!(first, run(3).to_text());
-    assert_ne!(first, run(4).to_text());
 }
 
 /// The judge sees in here too: one hold's validity, told longer than it was, is found.

@@ -6,6 +6,7 @@
 //!   so its end is a call without an answer.
 //! - An attempt of unknown outcome, and a wait that was given up, may have held for a while without anybody knowing. So may a hold that ended
 //!   otherwise than by its release. A "busy" near one of these says nothing and is left out; any other "busy" needs a holder.
+//! - A reader that does not wait may be refused because a writer waits (C19): its "busy" says nothing while one asks.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -149,6 +150,7 @@ fn events(history: &History, name: &str, own: &[&Hold]) -> Vec<Event> {
     let mut lives: HashMap<(u32, u32), u64> = HashMap::new();
     let mut doubts = doubts(history, name, own, lease);
     doubts.sort_unstable();
+    let writers = writers(history, name);
     let mut asked: HashMap<(Who, Op2), &Line> = HashMap::new();
     let mut calls: Vec<Timed> = Vec::new();
     for line in history.lines().iter().filter(|line| line.lock == name) {
@@ -166,7 +168,9 @@ fn events(history: &History, name: &str, own: &[&Hold]) -> Vec<Event> {
                 };
                 let busy = line.phase == Phase::Fail;
                 let near = |&&(from, to): &&(u64, u64)| from <= line.at && to >= begun;
-                if busy && (line.op != Op::Try || doubts.iter().find(near).is_some()) {
+                let behind =
+                    line.mode == Some(Mode::Shared) && writers.iter().any(|one| near(&one));
+                if busy && (line.op != Op::Try || behind || doubts.iter().any(|one| near(&one))) {
                     continue;
                 }
                 let answer = if busy { Answer::Busy } else { Answer::Done };
@@ -221,6 +225,24 @@ fn call_of(line: &Line, who: Who) -> Option<Call> {
         Op::Downgrade => Some(Call::Downgrade(who)),
         _ => None,
     }
+}
+
+/// Times in which somebody asked to hold alone.
+fn writers(history: &History, name: &str) -> Vec<(u64, u64)> {
+    let mut open = HashMap::new();
+    let mut times = Vec::new();
+    for line in history.lines().iter().filter(|line| line.lock == name) {
+        if line.mode != Some(Mode::Exclusive) || !matches!(line.op, Op::Acquire | Op::Try) {
+            continue;
+        }
+        let key = (line.process, line.attempt);
+        match line.phase {
+            Phase::Invoke => _ = open.insert(key, line.at),
+            _ => times.extend(open.remove(&key).map(|from| (from, line.at))),
+        }
+    }
+    times.extend(open.into_values().map(|from| (from, u64::MAX)));
+    times
 }
 
 /// Times in which somebody may have held without anybody's knowing.
@@ -359,6 +381,18 @@ mod tests {
         assert!(!bad(&script));
         script.hold(3, "r", Mode::Exclusive, 80, 3, Some(1_000));
         assert!(bad(&script), "a reader is still there");
+    }
+
+    #[test]
+    fn a_reader_may_be_refused_behind_a_writer_that_waits() {
+        let mut script = Script::new();
+        script.hold(1, "r", Mode::Shared, 10, 1, Some(1_000));
+        script.ask(2, Op::Try, "r", Mode::Shared, 30);
+        script.answer(40, Phase::Fail, None, None);
+        assert!(bad(&script), "readers share");
+        script.ask(3, Op::Acquire, "r", Mode::Exclusive, 20);
+        script.answer(2_000, Phase::Ok, Some(2), Some(3_000));
+        assert!(!bad(&script));
     }
 
     #[test]

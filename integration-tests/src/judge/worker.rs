@@ -48,6 +48,13 @@ pub struct Job {
 /// Between two looks at the validity of a hold.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// What a worker knows of its hold.
+struct Seen {
+    until: Option<dlock::Moment>,
+    /// When it was last seen to hold.
+    held: u64,
+}
+
 struct Worker {
     job: Job,
     locks: Locks,
@@ -68,12 +75,7 @@ pub async fn work(job: Job) -> Result<(), Box<dyn std::error::Error>> {
     let recorder = Recorder::open(&job.history, job.process)?;
     let settings = Settings::new().outage(Duration::from_secs(120));
     let locks = match job.plant {
-        None => {
-            dlock::builder(&job.url)
-                .settings(settings)
-                .connect()
-                .await?
-        }
+        None => connect(&job.url, settings).await?,
         Some(plant) => {
             let settings = settings.lease(Duration::from_secs(2));
             Liar::locks(&job.url, plant, settings).await?
@@ -104,6 +106,20 @@ pub async fn work(job: Job) -> Result<(), Box<dyn std::error::Error>> {
     let _ = timeout(Duration::from_secs(10), worker.locks.close()).await;
     println!("done");
     Ok(())
+}
+
+/// A store on a busy machine may need several tries.
+async fn connect(url: &str, settings: Settings) -> dlock::Result<Locks> {
+    let end = tokio::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        let builder = dlock::builder(url).settings(settings.clone());
+        match builder.connect().await {
+            Err(error) if error.is_retryable() && tokio::time::Instant::now() < end => {
+                sleep(Duration::from_millis(100)).await;
+            }
+            other => return other,
+        }
+    }
 }
 
 async fn listen(worker: Arc<Worker>) {
@@ -306,7 +322,10 @@ impl Worker {
             }
         }
         let mut left = Duration::from_millis(dice.u64(1..=self.job.hold.max(1)));
-        let mut seen = guard.valid_until();
+        let mut seen = Seen {
+            until: guard.valid_until(),
+            held: super::now(),
+        };
         while guard.is_held() && !left.is_zero() && !self.stop.load(Ordering::SeqCst) {
             let slice = left.min(LOOK);
             sleep(slice).await;
@@ -316,6 +335,7 @@ impl Worker {
         if guard.is_held() && self.gate.swap(false, Ordering::SeqCst) {
             tell("checked", attempt.lock);
             self.go.notified().await;
+            self.look(attempt, &guard, &mut seen);
             self.update(attempt, token, &read, registers).await?;
         } else if guard.is_held() && alone {
             self.update(attempt, token, &read, registers).await?;
@@ -332,7 +352,10 @@ impl Worker {
             self.look(attempt, &guard, &mut seen);
         }
         if !guard.is_held() {
-            attempt.write(Op::Lost, Phase::Info, "");
+            // It was told at some moment after it was last seen to hold, which is all that may be claimed.
+            let mut line = attempt.line(Op::Lost, Phase::Info);
+            line.at = seen.held;
+            self.recorder.write(&line);
         }
         attempt.write(Op::Release, Phase::Invoke, "");
         if !self.job.plain && dice.u8(0..5) == 0 {
@@ -350,13 +373,17 @@ impl Worker {
     }
 
     /// Writes down that the hold is valid for longer than was known, or is over.
-    fn look(&self, attempt: &Attempt<'_>, guard: &Guard, seen: &mut Option<dlock::Moment>) {
-        let until = guard.valid_until();
+    fn look(&self, attempt: &Attempt<'_>, guard: &Guard, seen: &mut Seen) {
         let mut line = attempt.line(Op::Renew, Phase::Info);
-        if guard.is_held() && until != *seen {
+        let until = guard.valid_until();
+        if !guard.is_held() {
+            return;
+        }
+        seen.held = line.at;
+        if until != seen.until {
             line.valid_until = until.map(dlock::Moment::as_nanos);
             self.recorder.write(&line);
-            *seen = until;
+            seen.until = until;
         }
     }
 
