@@ -3,6 +3,7 @@
 #![allow(
     clippy::panic,
     clippy::expect_used,
+    clippy::indexing_slicing,
     reason = "a test ends where its expectation breaks"
 )]
 

@@ -6,7 +6,8 @@
 //!   so its end is a call without an answer.
 //! - An attempt of unknown outcome, and a wait that was given up, may have held for a while without anybody knowing. So may a hold that ended
 //!   otherwise than by its release. A "busy" near one of these says nothing and is left out; any other "busy" needs a holder.
-//! - A reader that does not wait may be refused because a writer waits (C19): its "busy" says nothing while one asks.
+//! - So may one who still asks: it may have got the lock, lost it with its connection, and asked again, all within one call. And a reader may be
+//!   refused because a writer waits (C19). So a "busy" while others ask says nothing either.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -150,7 +151,7 @@ fn events(history: &History, name: &str, own: &[&Hold]) -> Vec<Event> {
     let mut lives: HashMap<(u32, u32), u64> = HashMap::new();
     let mut doubts = doubts(history, name, own, lease);
     doubts.sort_unstable();
-    let writers = writers(history, name);
+    let asks = asks(history, name);
     let mut asked: HashMap<(Who, Op2), &Line> = HashMap::new();
     let mut calls: Vec<Timed> = Vec::new();
     for line in history.lines().iter().filter(|line| line.lock == name) {
@@ -168,9 +169,8 @@ fn events(history: &History, name: &str, own: &[&Hold]) -> Vec<Event> {
                 };
                 let busy = line.phase == Phase::Fail;
                 let near = |&&(from, to): &&(u64, u64)| from <= line.at && to >= begun;
-                let behind =
-                    line.mode == Some(Mode::Shared) && writers.iter().any(|one| near(&one));
-                if busy && (line.op != Op::Try || behind || doubts.iter().any(|one| near(&one))) {
+                let beside = asks.iter().any(|(other, one)| *other != who && near(&one));
+                if busy && (line.op != Op::Try || beside || doubts.iter().any(|one| near(&one))) {
                     continue;
                 }
                 let answer = if busy { Answer::Busy } else { Answer::Done };
@@ -227,21 +227,22 @@ fn call_of(line: &Line, who: Who) -> Option<Call> {
     }
 }
 
-/// Times in which somebody asked to hold alone.
-fn writers(history: &History, name: &str) -> Vec<(u64, u64)> {
+/// Times in which somebody asked.
+fn asks(history: &History, name: &str) -> Vec<(Who, (u64, u64))> {
     let mut open = HashMap::new();
     let mut times = Vec::new();
     for line in history.lines().iter().filter(|line| line.lock == name) {
-        if line.mode != Some(Mode::Exclusive) || !matches!(line.op, Op::Acquire | Op::Try) {
+        if !matches!(line.op, Op::Acquire | Op::Try) {
             continue;
         }
-        let key = (line.process, line.attempt);
+        let who = (line.process, line.attempt);
         match line.phase {
-            Phase::Invoke => _ = open.insert(key, line.at),
-            _ => times.extend(open.remove(&key).map(|from| (from, line.at))),
+            Phase::Invoke => _ = open.insert(who, line.at),
+            _ => times.extend(open.remove(&who).map(|from| (who, (from, line.at)))),
         }
     }
-    times.extend(open.into_values().map(|from| (from, u64::MAX)));
+    let never = open.into_iter().map(|(who, from)| (who, (from, u64::MAX)));
+    times.extend(never);
     times
 }
 
@@ -381,6 +382,19 @@ mod tests {
         assert!(!bad(&script));
         script.hold(3, "r", Mode::Exclusive, 80, 3, Some(1_000));
         assert!(bad(&script), "a reader is still there");
+    }
+
+    #[test]
+    fn one_who_still_asks_may_have_held_in_silence() {
+        let mut script = Script::new();
+        script.ask(2, Op::Try, "m", Mode::Exclusive, 30);
+        script.answer(40, Phase::Fail, None, None);
+        assert!(bad(&script), "nobody held");
+        script.ask(1, Op::Acquire, "m", Mode::Exclusive, 20);
+        script.answer(900, Phase::Ok, Some(2), Some(3_000));
+        script.hold(3, "m", Mode::Exclusive, 100, 1, Some(1_000));
+        script.release(200, 210);
+        assert!(!bad(&script));
     }
 
     #[test]

@@ -336,9 +336,9 @@ impl Worker {
     /// SIGKILL. Returns when it is gone.
     pub async fn kill(&self, recorder: &Recorder) {
         *self.killed.lock().expect("no panic") = true;
-        // Only after its end is it certain that it does nothing more: what it held it believed in until then.
-        let _ = self.child.lock().await.kill().await;
+        // Before it: the kernel frees a dead process's files and connections before anybody is told of its end.
         self.note(recorder, Op::Killed);
+        let _ = self.child.lock().await.kill().await;
         self.board.lock().expect("no panic").holds.clear();
     }
 

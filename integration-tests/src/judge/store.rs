@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use dlock::{Capability, Locks};
+use dlock::{Capability, Locks, Settings};
 use dlock_judge::Mode;
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
 
 use super::faults::Fault;
 use crate::{
@@ -99,7 +100,13 @@ impl Store {
     /// Beyond the lease, how long after healing the next waiter may take: reconnects, elections, and a loaded machine.
     #[must_use]
     pub fn bound(self) -> Duration {
-        Duration::from_secs(10)
+        match self {
+            // They may have to elect more than once on a busy machine.
+            Self::EtcdCluster | Self::ZkEnsemble | Self::RedisCluster | Self::RedisSentinel => {
+                Duration::from_secs(30)
+            }
+            _ => Duration::from_secs(15),
+        }
     }
 }
 
@@ -326,7 +333,7 @@ impl Site {
     /// # Errors
     /// When the store cannot be reached.
     pub async fn client(&self) -> dlock::Result<Locks> {
-        dlock::connect(&self.url).await
+        connect(&self.url, Settings::new()).await
     }
 
     /// Which locks a crew uses: `…:m`, and `…:r` and `…:p` where the store has them.
@@ -341,6 +348,20 @@ impl Site {
             locks.push((format!("{name}:p"), Mode::Permit(2)));
         }
         locks
+    }
+}
+
+/// Connects. A store on a busy machine may need several tries.
+pub(crate) async fn connect(url: &str, settings: Settings) -> dlock::Result<Locks> {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let builder = dlock::builder(url).settings(settings.clone());
+        match builder.connect().await {
+            Err(error) if error.is_retryable() && Instant::now() < end => {
+                sleep(Duration::from_millis(100)).await;
+            }
+            other => return other,
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 use super::plant::{Liar, Plant};
 use super::recorder::Recorder;
 use super::registers::Registers;
+use super::store::connect;
 
 /// What a worker is told when it starts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -106,20 +107,6 @@ pub async fn work(job: Job) -> Result<(), Box<dyn std::error::Error>> {
     let _ = timeout(Duration::from_secs(10), worker.locks.close()).await;
     println!("done");
     Ok(())
-}
-
-/// A store on a busy machine may need several tries.
-async fn connect(url: &str, settings: Settings) -> dlock::Result<Locks> {
-    let end = tokio::time::Instant::now() + Duration::from_secs(30);
-    loop {
-        let builder = dlock::builder(url).settings(settings.clone());
-        match builder.connect().await {
-            Err(error) if error.is_retryable() && tokio::time::Instant::now() < end => {
-                sleep(Duration::from_millis(100)).await;
-            }
-            other => return other,
-        }
-    }
 }
 
 async fn listen(worker: Arc<Worker>) {
@@ -225,7 +212,7 @@ impl Worker {
                 (Mode::Exclusive, 0..2) => locks.mutex(name)?.try_lock().await,
                 (Mode::Exclusive, 2..4) => locks.mutex(name)?.lock_within(limit).await,
                 (Mode::Exclusive, 4) => {
-                    let mutex = locks.mutex(name)?.owned_by(*owner);
+                    let mutex = locks.mutex(name)?.owned_by(owner);
                     mutex.lock().await.map(Some)
                 }
                 (Mode::Exclusive, _) => locks.mutex(name)?.lock().await.map(Some),
