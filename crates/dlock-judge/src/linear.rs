@@ -195,7 +195,11 @@ fn events(history: &History, name: &str, own: &[&Hold]) -> Vec<Event> {
     calls.sort_by_key(|call| call.0);
     for (begun, answer, task, call) in calls {
         let life = lives.entry(task).or_default();
-        let thread = (task.0, task.1, *life);
+        let thread = match (answer, call) {
+            // It ended by itself, perhaps while its holder was asking something.
+            (None, Call::End((process, attempt))) => (process, u32::MAX, attempt),
+            _ => (task.0, task.1, *life),
+        };
         events.push(Event {
             at: begun,
             thread,
@@ -207,7 +211,8 @@ fn events(history: &History, name: &str, own: &[&Hold]) -> Vec<Event> {
                 thread,
                 what: What::Tell(answer),
             }),
-            None => *life += 1,
+            None if thread.1 == task.1 => *life += 1,
+            None => {}
         }
     }
     events
@@ -421,6 +426,15 @@ mod tests {
         lines.into_iter().for_each(|line| script.push(line));
         script.ask(2, Op::Try, "r", Mode::Shared, 40);
         script.answer(50, Phase::Ok, Some(2), Some(1_000));
+        assert!(!bad(&script), "{:?}", check(&script.history()));
+    }
+
+    #[test]
+    fn a_hold_may_end_while_its_downgrade_is_under_way() {
+        let mut script = Script::new();
+        script.hold(1, "r", Mode::Exclusive, 10, 1, Some(25));
+        script.pair(Op::Downgrade, 20, 30);
+        script.hold(1, "r", Mode::Exclusive, 50, 2, Some(1_000));
         assert!(!bad(&script), "{:?}", check(&script.history()));
     }
 
