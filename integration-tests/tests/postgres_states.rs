@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use dlock_core::backend::Backend;
 use dlock_core::{Capability, ErrorKind, HeldNow, Locks};
 use dlock_postgres::{Config, migration};
-use integration_tests::{Folder, PgBouncer, PgBouncerServer, Postgres, PostgresServer, until};
+use integration_tests::{
+    FaultProxy, Folder, PgBouncer, PgBouncerServer, Postgres, PostgresServer, until,
+};
 use postgres_support::*;
 use tokio::net::TcpListener;
 
@@ -437,12 +439,26 @@ async fn a_hold_survives_a_crash_although_commits_are_not_synchronous() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_ends_idle_connections_wakes_waiters_all_the_same() {
-    let server = with_app("ALTER ROLE app SET idle_session_timeout = '300ms'; ALTER ROLE app SET idle_in_transaction_session_timeout = '300ms'").await;
+    let server = with_app("ALTER ROLE app SET idle_session_timeout = '1s'; ALTER ROLE app SET idle_in_transaction_session_timeout = '1s'").await;
     let url = with(&of_app(&server), "waiter_lease=1h");
     let (one, other) = (client(&url).await, client(&url).await);
     let guard = lock(&one, "a").await;
     let waiting = waiter(&other, "a");
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let ears = "SELECT 'ear', pid FROM pg_stat_activity WHERE application_name = 'dlock' AND query LIKE '%LISTEN%'";
+    let ear = until("it listens", SOON, || async {
+        let found = server.sql(ears).await?;
+        match found.lines().count() {
+            1 => Ok(found),
+            _ => Err(integration_tests::Error::answer("ears", found)),
+        }
+    });
+    let ear = ear.await.expect("one that listens");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(
+        server.sql(ears).await.expect("a list"),
+        ear,
+        "it had to listen anew"
+    );
     // With looks a quarter of an hour apart, only a message can wake it.
     free(guard).await;
     free(
@@ -596,4 +612,121 @@ async fn a_hold_goes_on_at_a_standby_that_was_promoted() {
         .expect("the lock");
     assert!(next.token() > token, "{:?} after {token:?}", next.token());
     free(next).await;
+}
+
+/// Logical replication leaves sequences behind, and so does a dump of tables alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_increase_although_the_sequence_was_set_back() {
+    let server = start().await;
+    let (one, other) = (client(&server.url()).await, client(&server.url()).await);
+    let mut last = 0;
+    for turn in 0..12 {
+        server
+            .sql("ALTER SEQUENCE dlock_tokens RESTART")
+            .await
+            .expect("set back");
+        let guard = match turn % 4 {
+            0 => lock(&one, "a").await,
+            1 => one
+                .rw_lock("a")
+                .expect("a name")
+                .read()
+                .await
+                .expect("the lock"),
+            // After a wait, alone and shared.
+            turn => {
+                let guard = lock(&one, "a").await;
+                let token = guard.token().expect("a token").get();
+                assert!(token > last, "{token} after {last}");
+                last = token;
+                let waiting = if turn == 2 {
+                    waiter(&other, "a")
+                } else {
+                    let lock = other.rw_lock("a").expect("a name");
+                    tokio::spawn(async move { lock.read().await })
+                };
+                let queued = "SELECT 1 / count(*) FROM dlock_waiters";
+                until("it waits", SOON, || server.sql(queued))
+                    .await
+                    .expect("a waiter");
+                free(guard).await;
+                soon("the waiter", waiting)
+                    .await
+                    .expect("no panic")
+                    .expect("the lock")
+            }
+        };
+        let token = guard.token().expect("a token").get();
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        free(guard).await;
+    }
+}
+
+/// The functions look at one table after another, and only at READ COMMITTED each look is as new as the lock on the row.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_functions_refuse_a_transaction_of_another_kind() {
+    let server = start().await;
+    backend(&server.url()).await;
+    let mut conn = connection(&server.url()).await;
+    let nobody = "'00000000-0000-0000-0000-000000000000'";
+    for call in [
+        format!("SELECT dlock_acquire('a', {nobody}, -1, 1, '', NULL, NULL, 1)"),
+        format!("SELECT dlock_release('a', {nobody}, 0)"),
+        format!("SELECT dlock_renew(ARRAY['a'], ARRAY[{nobody}::uuid])"),
+        format!("SELECT dlock_downgrade('a', {nobody})"),
+        "SELECT dlock_break('a')".to_owned(),
+        "SELECT dlock_sweep(1)".to_owned(),
+    ] {
+        let begin = conn
+            .build_transaction()
+            .isolation_level(tokio_postgres::IsolationLevel::RepeatableRead);
+        let tx = begin.start().await.expect("a transaction");
+        let error = tx.batch_execute(&call).await.expect_err(&call);
+        assert_eq!(
+            error.code().map(|code| code.code()),
+            Some("DLK01"),
+            "{call}: {error}"
+        );
+    }
+}
+
+/// Its place would be kept for an hour, and its hold for half a minute.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_was_cut_off_is_passed_over() {
+    let server = start().await;
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let way = |addr| format!("postgres://dlock@{addr}/dlock?waiter_lease=1h");
+    let holder = client(&way(server.addr())).await;
+    let (first, second) = (
+        client(&way(proxy.addr())).await,
+        client(&way(server.addr())).await,
+    );
+    let guard = lock(&holder, "a").await;
+    let mut waiting = Vec::new();
+    for locks in [&first, &second] {
+        waiting.push(waiter(locks, "a"));
+        // In the queue, and with a bell.
+        let n = waiting.len();
+        let queued =
+            format!("SELECT 1 / (count(*) / {n}) FROM dlock_waiters WHERE bell IS NOT NULL");
+        until("it waits", SOON, || server.sql(&queued))
+            .await
+            .expect("a waiter");
+    }
+    proxy.refuse();
+    proxy.reset_all().await;
+    let ears = "SELECT 1 / (2 - count(*)) FROM pg_locks WHERE locktype = 'advisory'";
+    until("the server knows", SOON, || server.sql(ears))
+        .await
+        .expect("one bell is left");
+    free(guard).await;
+    let next = waiting.pop().expect("the second");
+    let next = tokio::time::timeout(Duration::from_secs(10), next).await;
+    free(
+        next.expect("the first is passed over")
+            .expect("no panic")
+            .expect("the lock"),
+    )
+    .await;
 }

@@ -52,6 +52,18 @@ fn judge(number: i32, version: &str, encoding: &str) -> Result<(), String> {
 /// Two connections that are open at the same time have two processes at the server, and each keeps its own. A pooler takes the server
 /// connection that was used last, so both meet the same one; or the one meets different ones.
 pub(crate) async fn is_pooled(link: &Link) -> Result<bool, Trouble> {
+    let mut tries = 3;
+    loop {
+        tries -= 1;
+        match compare(link).await {
+            // A server may end a connection that was idle for a moment, as one is while the other logs in.
+            Err(trouble) if trouble.broken && tries > 0 => {}
+            found => return found.map_err(Trouble::unsent),
+        }
+    }
+}
+
+async fn compare(link: &Link) -> Result<bool, Trouble> {
     let (mut one, mut other) = (link.open_alone().await?, link.open_alone().await?);
     let limit = link.limit();
     let look = async {

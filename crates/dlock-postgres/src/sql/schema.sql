@@ -1,6 +1,7 @@
 -- The tables and functions of mode lease. Times are by the server's clock.
 -- {prefix}meta      lease: the version of all this
--- {prefix}tokens    where fencing tokens and places in queues come from: a sequence is never rolled back (C11)
+-- {prefix}tokens    where fencing tokens and places in queues come from: a sequence is never rolled back (C11). A name's next token is
+--                   above its last one in any case: logical replication leaves sequences behind
 -- {prefix}locks     one row for each name: the exclusive hold, and the last token. A free lock has no owner.
 --                   crowd: there may be rows in {prefix}holders or {prefix}waiters; doubt_until: till then there may be some in
 --                   {prefix}abandoned
@@ -86,7 +87,7 @@ DECLARE
   fresh bigint;
   ends timestamptz;
 BEGIN
-  SELECT owner IS NOT NULL AND expires_at > a_now, expires_at INTO alone, free_at FROM {prefix}locks WHERE name = a_name;
+  SELECT owner IS NOT NULL AND expires_at > a_now, expires_at, token INTO alone, free_at, fresh FROM {prefix}locks WHERE name = a_name;
   DELETE FROM {prefix}holders WHERE name = a_name AND expires_at <= a_now;
   SELECT count(*), max(permits), min(expires_at) INTO sharing, kind, ends FROM {prefix}holders WHERE name = a_name;
   IF NOT alone THEN free_at := ends; END IF;
@@ -101,7 +102,7 @@ BEGIN
     EXIT WHEN sharing > 0 AND (w.permits < 0 OR w.permits <> kind OR (w.permits > 0 AND sharing >= w.permits));
     whole := w.bell IS NOT NULL AND extract(epoch FROM w.until - a_now) * 3000000 >= w.patience_us * 2;
     ends := a_now + CASE WHEN whole THEN w.lease_us ELSE least(w.lease_us, w.patience_us) END * interval '1 microsecond';
-    fresh := nextval('{prefix}tokens');
+    fresh := greatest(nextval('{prefix}tokens'), fresh + 1);
     DELETE FROM {prefix}waiters WHERE name = a_name AND ticket = w.ticket;
     IF w.permits < 0 THEN
       alone := true;
@@ -148,7 +149,7 @@ BEGIN
   PERFORM {prefix}begin();
   -- The short way: plainly free. When somebody else changes the row meanwhile, the server reads it again and evaluates all of this anew.
   IF a_kind < 0 THEN
-    UPDATE {prefix}locks SET owner = a_attempt, token = nextval('{prefix}tokens'), lease_us = a_lease, label = a_label,
+    UPDATE {prefix}locks SET owner = a_attempt, token = greatest(nextval('{prefix}tokens'), token + 1), lease_us = a_lease, label = a_label,
       taken_at = clock_timestamp(), expires_at = clock_timestamp() + lasts
     WHERE name = a_name AND (owner IS NULL OR expires_at <= clock_timestamp()) AND NOT crowd AND doubt_until <= clock_timestamp()
     RETURNING token INTO number;
@@ -186,7 +187,7 @@ BEGIN
     AND (s.sharing = 0 OR (a_kind = s.kind AND (a_kind = 0 OR s.sharing < a_kind)))
   THEN
     said := 1;
-    number := nextval('{prefix}tokens');
+    SELECT greatest(nextval('{prefix}tokens'), token + 1) INTO number FROM {prefix}locks WHERE name = a_name;
     DELETE FROM {prefix}waiters WHERE name = a_name AND attempt = a_attempt;
     IF a_kind < 0 THEN
       UPDATE {prefix}locks SET owner = a_attempt, token = number, lease_us = a_lease, label = a_label, taken_at = t, expires_at = t + lasts
