@@ -208,7 +208,7 @@ async fn a_list_among_many_foreign_keys_is_complete_and_in_nobodys_way() {
             server.command(&["EVAL", &fill, "0"]).await.expect("keys");
         }
     }
-    let locks = three.client("?persistent=true&node_timeout=100ms").await;
+    let locks = three.client("?persistent=true&node_timeout=300ms").await;
     let _guard = lock(&locks, "shop:1").await;
     let list = async {
         let found = locks.list("shop:").await.expect("list");
@@ -220,7 +220,7 @@ async fn a_list_among_many_foreign_keys_is_complete_and_in_nobodys_way() {
         tokio::select! {
             () = &mut list => break,
             () = tokio::time::sleep(ms(150)) => {
-                let outage = Settings::new().outage(seconds(5));
+                let outage = Settings::new().outage(seconds(60));
                 cycle(&locks.with(outage).expect("good settings"), "other").await;
                 cycles += 1;
             }

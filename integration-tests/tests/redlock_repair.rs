@@ -252,7 +252,7 @@ async fn a_grant_that_comes_after_the_downgrade_does_not_stay_exclusive() {
 #[tokio::test]
 async fn a_node_that_missed_the_downgrade_does_not_stay_exclusive() {
     let three = start(3).await.expect("servers");
-    let (url, third) = behind_proxy(&three, 2, "?persistent=true&node_timeout=100ms").await;
+    let (url, third) = behind_proxy(&three, 2, "?persistent=true&node_timeout=1s").await;
     let settings = Settings::new().lease(seconds(3));
     let locks = client_with(&url, settings).await;
     let rw = locks.rw_lock("a").expect("a name");
