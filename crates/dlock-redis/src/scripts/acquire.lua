@@ -9,6 +9,10 @@
 --
 -- The time to live of the key is what is left of the lease of its exclusive holder, plus `fence`: how long the token is remembered
 -- after that. So an exclusive hold has ended when no more than `fence` is left. An owner begins with a hexadecimal digit, a mode does not.
+--
+-- An exclusive hold has TURNS tokens in a row, of which the value has the last: the tasks of its client pass it on to each other. So the
+-- last one before it is at least TURNS away, also when the clock does not say so. Other holds have one.
+local TURNS = 64
 local TOKEN_END, MARK, OWNER, OWNER_END, FENCE, FENCE_END, LABEL = 16, 17, 18, 49, 50, 62, 63
 local sub = string.sub
 
@@ -19,7 +23,7 @@ local sub = string.sub
 -- ARGV  1 attempt (32), time to live of a fence counter in ms (13 digits), label: the end of the lock's value
 --       2 how, as in lock.lua   3 lease + time to live of a fence counter, ms
 --       4 (a node of a quorum) the token to give out unless it is too low, 16 digits; the server's time when it is left out
--- Returns  the fencing token (text) when held
+-- Returns  the fencing token (text) when held; of an exclusive hold, the last of its TURNS
 --          {the milliseconds after which asking again is worth it, 0: not known; the last token given out} when others hold it
 --          {'abandoned'}, or {'conflict', limit in use}
 local v = redis.call('GET', KEYS[1])
@@ -30,7 +34,7 @@ if string.byte(ARGV[2], 3) == 88 then
       local t = redis.call('TIME')
       token = t[1] .. sub('00000' .. t[2], -6)
     end
-    if v and token <= v then token = string.format('%016.0f', v + 1) end
+    if v and token - v < TURNS then token = string.format('%016.0f', v + TURNS) end
     redis.call('SET', KEYS[1], token .. '-' .. ARGV[1], 'PX', ARGV[3])
     return token
   elseif v and sub(v, OWNER, OWNER_END) == sub(ARGV[1], 1, 32) then
@@ -114,8 +118,9 @@ local function as_held(m)
   return sub(m, 1, 1) == 'L' and 'P' .. sub(m, 2) or m
 end
 
-local function next_token()
-  return stamp > token and stamp or string.format('%016.0f', token + 1)
+local function next_token(m)
+  local step = m == 'X' and TURNS or 1
+  return stamp - token >= step and stamp or string.format('%016.0f', token + step)
 end
 
 local function take(attempt, m, till, text, number)
@@ -221,7 +226,7 @@ local function settle(asked)
     end
     leave(head)
     if left > 0 then
-      local number = next_token()
+      local number = next_token(m)
       take(head, m, now + (whole and lasts or patience), text, number)
       write_to(inbox, whole and head .. number or head)
       work = work + GRANT
@@ -298,7 +303,7 @@ local head
 if fair or not admits(m) then head = settle(true) end
 if (not fair or not head or head == me) and admits(m) then
   leave(me)
-  take(me, m, now + lease, text, next_token())
+  take(me, m, now + lease, text, next_token(m))
   local mine = token
   -- Those who fit beside us need not wait for the next release.
   if head and m ~= 'X' then settle() end

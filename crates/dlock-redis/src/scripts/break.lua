@@ -9,6 +9,10 @@
 --
 -- The time to live of the key is what is left of the lease of its exclusive holder, plus `fence`: how long the token is remembered
 -- after that. So an exclusive hold has ended when no more than `fence` is left. An owner begins with a hexadecimal digit, a mode does not.
+--
+-- An exclusive hold has TURNS tokens in a row, of which the value has the last: the tasks of its client pass it on to each other. So the
+-- last one before it is at least TURNS away, also when the clock does not say so. Other holds have one.
+local TURNS = 64
 local TOKEN_END, MARK, OWNER, OWNER_END, FENCE, FENCE_END, LABEL = 16, 17, 18, 49, 50, 62, 63
 local sub = string.sub
 
@@ -88,8 +92,9 @@ local function as_held(m)
   return sub(m, 1, 1) == 'L' and 'P' .. sub(m, 2) or m
 end
 
-local function next_token()
-  return stamp > token and stamp or string.format('%016.0f', token + 1)
+local function next_token(m)
+  local step = m == 'X' and TURNS or 1
+  return stamp - token >= step and stamp or string.format('%016.0f', token + step)
 end
 
 local function take(attempt, m, till, text, number)
@@ -195,7 +200,7 @@ local function settle(asked)
     end
     leave(head)
     if left > 0 then
-      local number = next_token()
+      local number = next_token(m)
       take(head, m, now + (whole and lasts or patience), text, number)
       write_to(inbox, whole and head .. number or head)
       work = work + GRANT

@@ -9,6 +9,10 @@
 --
 -- The time to live of the key is what is left of the lease of its exclusive holder, plus `fence`: how long the token is remembered
 -- after that. So an exclusive hold has ended when no more than `fence` is left. An owner begins with a hexadecimal digit, a mode does not.
+--
+-- An exclusive hold has TURNS tokens in a row, of which the value has the last: the tasks of its client pass it on to each other. So the
+-- last one before it is at least TURNS away, also when the clock does not say so. Other holds have one.
+local TURNS = 64
 local TOKEN_END, MARK, OWNER, OWNER_END, FENCE, FENCE_END, LABEL = 16, 17, 18, 49, 50, 62, 63
 local sub = string.sub
 
@@ -18,7 +22,7 @@ local sub = string.sub
 -- KEYS  the locks; then for each lock to take its keys 2, 4 and 6 of lock.lua
 -- ARGV  1 lease + time to live of a fence counter of those to take, ms
 --       then for each lock, to take it the end of its value as in acquire.lua; to free it a minus and the attempt
--- Returns  for each lock its fencing token (text) when taken, 1 when freed, 0 when the short cut does not lead there
+-- Returns  for each lock its fencing token (text), the last of its TURNS, when taken, 1 when freed, 0 when the short cut does not lead there
 local pcall = redis.pcall
 local answers, changed, stamp = {}, {}, nil
 local locks = #ARGV - 1
@@ -43,8 +47,12 @@ for i = 1, locks do
         local t = redis.call('TIME')
         stamp = t[1] .. sub('00000' .. t[2], -6)
       end
-      local token = stamp
-      if v and stamp <= v then token = tonumber(v) and string.format('%016.0f', v + 1) end
+      local token, last = stamp, v and tonumber(v)
+      if v and not last then
+        token = nil
+      elseif last and stamp - last < TURNS then
+        token = string.format('%016.0f', last + TURNS)
+      end
       new = token and token .. '-' .. wish
       if new and pcall('SET', key, new, 'PX', ARGV[1]).ok then answer = token end
     end

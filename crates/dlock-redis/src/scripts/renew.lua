@@ -9,6 +9,10 @@
 --
 -- The time to live of the key is what is left of the lease of its exclusive holder, plus `fence`: how long the token is remembered
 -- after that. So an exclusive hold has ended when no more than `fence` is left. An owner begins with a hexadecimal digit, a mode does not.
+--
+-- An exclusive hold has TURNS tokens in a row, of which the value has the last: the tasks of its client pass it on to each other. So the
+-- last one before it is at least TURNS away, also when the clock does not say so. Other holds have one.
+local TURNS = 64
 local TOKEN_END, MARK, OWNER, OWNER_END, FENCE, FENCE_END, LABEL = 16, 17, 18, 49, 50, 62, 63
 local sub = string.sub
 
