@@ -167,7 +167,10 @@ impl Harness for Store {
     }
 
     async fn connect(&self) -> Result<Arc<dyn Backend>> {
-        open(&self.deployed().await?.url).await
+        // These clients are not disturbed, so nothing depends on how soon they give up; on a busy machine two seconds are short.
+        let url = &self.deployed().await?.url;
+        let and = if url.contains('?') { '&' } else { '?' };
+        open(&format!("{url}{and}connect_timeout=20s")).await
     }
 
     fn abilities(&self) -> &'static [Ability] {
