@@ -47,10 +47,8 @@ fn main() -> ExitCode {
     if !std::env::args().any(|arg| arg == "--list") {
         // Their start is no part of a case's time: beside a busy machine it takes longer than all of a case may.
         for flavor in Flavor::ALL.into_iter().filter(|flavor| flavor.is_tested()) {
-            if let Err(error) = RUNTIME.block_on(server(flavor)) {
-                eprintln!("{}: {error}", flavor.as_str());
-                return ExitCode::FAILURE;
-            }
+            let started = RUNTIME.block_on(server(flavor));
+            started.unwrap_or_else(|error| panic!("{}: {error}", flavor.as_str()));
         }
     }
     dlock_conformance::main_all(stores)
