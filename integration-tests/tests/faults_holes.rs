@@ -30,7 +30,7 @@ async fn caught_between(store: Store, between: Between) -> Result<(Vec<Finding>,
     // With holes, time enough before the next renewal; with a stop, a short wait.
     let (fault, lease) = match between {
         Between::Stop => (Fault::None, store.lease()),
-        Between::Store(fault) => (fault, Duration::from_secs(9)),
+        Between::Store(fault) => (fault, Duration::from_secs(20)),
     };
     let site = Site::start_with_lease(store, Some(fault), lease).await?;
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))

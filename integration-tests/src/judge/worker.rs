@@ -321,8 +321,10 @@ impl Worker {
         }
         if guard.is_held() && self.gate.swap(false, Ordering::SeqCst) {
             tell("checked", attempt.lock);
-            self.go.notified().await;
-            self.look(attempt, &guard, &mut seen);
+            // Until then it goes on believing, and that is written down.
+            while timeout(LOOK, self.go.notified()).await.is_err() {
+                self.look(attempt, &guard, &mut seen);
+            }
             self.update(attempt, token, &read, registers).await?;
         } else if guard.is_held() && alone {
             self.update(attempt, token, &read, registers).await?;
