@@ -730,3 +730,33 @@ async fn a_waiter_that_was_cut_off_is_passed_over() {
     )
     .await;
 }
+
+/// The row that a sweep removes is the only place that knows the last token when the sequence is behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_keeps_tokens_that_the_sequence_does_not_know() {
+    let server = start().await;
+    let backend = backend(&server.url()).await;
+    let locks = Locks::new(backend.clone()).expect("defaults");
+    free(lock(&locks, "a").await).await;
+    let ahead = "UPDATE dlock_locks SET token = 5000 WHERE name = 'a'";
+    server.sql(ahead).await.expect("ahead");
+    backend.sweep(Duration::ZERO).await.expect("a sweep");
+    let guard = lock(&locks, "a").await;
+    let token = guard.token().expect("a token").get();
+    assert!(token > 5000, "{token} after 5000");
+    free(guard).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_host_that_is_silent_costs_time_and_nothing_else() {
+    let server = start().await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let silent = silent.local_addr().map(|addr| (addr, silent));
+    let (addr, _kept) = silent.expect("an address");
+    let url = format!(
+        "postgres://dlock@{addr},{}/dlock?connect_timeout=2s&answer_timeout=2s",
+        server.addr()
+    );
+    let locks = client(&url).await;
+    free(lock(&locks, "a").await).await;
+}

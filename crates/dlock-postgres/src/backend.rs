@@ -79,7 +79,7 @@ impl PostgresBackend {
 
     async fn open(config: Config) -> Result<Self, Trouble> {
         let link = Arc::new(Link::new(config.clone()));
-        server::look(&link, &config.all_places()).await?;
+        server::look(&link, &config).await?;
         schema::prepare(&link, &config, config.connect_timeout).await?;
         let listens = config.listen && !server::is_pooled(&link).await?;
         let backend = Self {

@@ -2,6 +2,7 @@
 
 use dlock_core::ErrorKind;
 
+use crate::config::Config;
 use crate::connect::{Job, Link, Wire};
 use crate::error::Trouble;
 
@@ -12,8 +13,12 @@ const LOOK: &str = "SELECT current_setting('server_version_num')::integer, curre
     current_setting('server_encoding'), NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'";
 
 /// Refuses a server that cannot keep locks, with the reason.
-pub(crate) async fn look(link: &Link, place: &str) -> Result<(), Trouble> {
-    let told = link.call(Job::Ask(LOOK, &[]), link.limit()).await;
+pub(crate) async fn look(link: &Link, config: &Config) -> Result<(), Trouble> {
+    // Time for each of the hosts: all but the last may be silent.
+    let hosts = u32::try_from(config.places.len()).unwrap_or(u32::MAX);
+    let limit = config.connect_timeout.saturating_mul(hosts);
+    let limit = limit.saturating_add(link.limit());
+    let told = link.call_within(Job::Ask(LOOK, &[]), limit).await;
     let told = told.map_err(Trouble::unsent)?;
     let row = told.rows.first();
     let number: Option<i32> = row.and_then(|row| row.try_get(0).ok());
@@ -21,8 +26,7 @@ pub(crate) async fn look(link: &Link, place: &str) -> Result<(), Trouble> {
     let encoding: Option<String> = row.and_then(|row| row.try_get(2).ok());
     let writable: Option<bool> = row.and_then(|row| row.try_get(3).ok());
     if writable == Some(false) {
-        let trouble = Trouble::read_only(place);
-        return Err(trouble);
+        return Err(Trouble::read_only(&config.all_places()));
     }
     judge(
         number.unwrap_or_default(),

@@ -330,12 +330,14 @@ BEGIN
 END $dlock$;
 
 -- Removes rows of locks that nobody has used for a time, some hundred at once, and before them what the dead have left in queues. A row
--- that is locked is in use. Tokens go on: they come from a sequence.
+-- that is locked is in use. Tokens go on: they come from a sequence; a row whose token that has not reached yet stays, for nothing else
+-- knows it.
 -- arguments  age, us
 -- returns    how many rows of locks
 CREATE OR REPLACE FUNCTION {prefix}sweep(a_age bigint) RETURNS bigint LANGUAGE plpgsql AS $dlock$
 DECLARE
   swept bigint;
+  reached bigint := nextval('{prefix}tokens');
   l record;
 BEGIN
   PERFORM {prefix}begin();
@@ -347,6 +349,7 @@ BEGIN
   END LOOP;
   DELETE FROM {prefix}locks WHERE name IN (SELECT name FROM {prefix}locks
     WHERE expires_at <= clock_timestamp() - a_age * interval '1 microsecond' AND doubt_until <= clock_timestamp() AND NOT crowd
+      AND token < reached
     LIMIT 500 FOR UPDATE SKIP LOCKED);
   GET DIAGNOSTICS swept = ROW_COUNT;
   RETURN swept;
