@@ -117,7 +117,7 @@ async fn acquire(locks: &Locks, attempt: &mut Attempt<'_>, name: &str) -> Option
             (_, 0) => locks.mutex(name)?.try_lock().await,
             (_, 1) => locks.mutex(name)?.lock_within(limit).await,
             (_, 2) => {
-                let mutex = locks.mutex(name)?.owned_by(owner.clone());
+                let mutex = locks.mutex(name)?.owned_by(owner);
                 mutex.lock().await.map(Some)
             }
             _ => locks.mutex(name)?.lock().await.map(Some),
