@@ -195,7 +195,17 @@ impl Store {
                     .arg("1"),
             )
         };
-        for call in [take, free] {
+        // So that the server knows this script too: the first renewal would else cost two answers, which a slow network may not give
+        // within the part of a short lease that a renewal has.
+        let sort: &[u8] = match self.config.style {
+            Style::Plain => b"",
+            _ => b"X",
+        };
+        let renew = Call::new(&self.scripts.renew, std::iter::once(key.as_str()))
+            .arg(self.how.fence())
+            .arg([sort, Attempt32::new(attempt).as_ref()].concat())
+            .arg("1");
+        for call in [take, renew, free] {
             let answer = self.link.call(&call, self.config.connect_timeout).await;
             answer.map_err(|trouble| trouble.about("checking what we may do").unsent())?;
         }
