@@ -420,9 +420,10 @@ async fn a_hold_survives_a_crash_although_commits_are_not_synchronous() {
     let locks = client(&of_app(&server)).await;
     let guard = lock(&locks, "kept").await;
     server.kill();
-    // The processes that served clients end a moment after it; until then the system knows their memory.
-    until("the server is back", Duration::from_secs(30), || {
-        server.restart()
+    // The processes that served clients end a moment after it; until then a new server finds their memory in use, and ends.
+    until("the server is back", Duration::from_secs(30), || async {
+        let back = server.restart().await;
+        back.map_err(|error| integration_tests::Error::answer("restart", error.to_string()))
     })
     .await
     .expect("a server");
@@ -759,4 +760,29 @@ async fn a_first_host_that_is_silent_costs_time_and_nothing_else() {
     );
     let locks = client(&url).await;
     free(lock(&locks, "a").await).await;
+}
+
+/// A statement that waits at the server must not stand in front of the calls for other names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stuck_row_delays_no_other_name() {
+    let server = start().await;
+    let backend = backend(&server.url()).await;
+    let request = |name: &str| {
+        let name = dlock_core::Name::new(name).expect("a name");
+        let clock = std::sync::Arc::new(dlock_core::SystemClock);
+        dlock_core::backend::Request::new(name, dlock_core::Mode::Exclusive, clock)
+    };
+    let stuck = request("stuck");
+    backend.try_acquire(&stuck).await.expect("free");
+    let mut stranger = connection(&server.url()).await;
+    let tx = stranger.transaction().await.expect("a transaction");
+    let keep = "SELECT 1 FROM dlock_locks WHERE name = 'stuck' FOR UPDATE";
+    tx.execute(keep, &[]).await.expect("the row");
+    let given_up =
+        tokio::time::timeout(Duration::from_millis(60), backend.try_acquire(&stuck)).await;
+    given_up.expect_err("the row is kept");
+    let other = request("other");
+    let taken = tokio::time::timeout(Duration::from_secs(3), backend.try_acquire(&other)).await;
+    taken.expect("in time").expect("free");
+    tx.rollback().await.expect("a rollback");
 }

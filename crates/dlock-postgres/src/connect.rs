@@ -1,8 +1,8 @@
 //! The client: connections, their time-outs, and which of them may be used again.
 //!
 //! `tokio_postgres` sends requests one behind the other and gives each its own channel for the answers; the answers to a request whose future
-//! was dropped are read and thrown away, so the next request on that connection gets its own. A connection whose call was given up may
-//! therefore be used again. It is not when the call had taken long: then the network may be silent.
+//! was dropped are read and thrown away, so the next request on that connection gets its own. A connection whose call was given up could
+//! therefore be used again. It is not: the next call would wait until the server has done what was given up.
 //!
 //! Every request is whole in itself: parse, bind and execute with one sync, without a name at the server. So a pooler may give each to
 //! another server connection. And nothing of ours is a session's: no prepared statement, no setting, no open transaction.

@@ -123,7 +123,7 @@ impl Link {
             let mut lent = Lent {
                 pool: &self.pool,
                 wire: Some(wire),
-                since: Instant::now(),
+                answered: false,
             };
             let isolated = self.isolated.load(Ordering::Relaxed);
             match lent.run(job, isolated).await {
@@ -279,12 +279,12 @@ impl Pool {
 pub(crate) const TAKES_WRITES: &str =
     "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'";
 
-/// A connection in use. It goes back also when its call is dropped, unless that has taken long: what the server still answers is read and
-/// thrown away before the next answer.
+/// A connection in use. It goes back when its call was answered. One whose call was dropped would give the next call its own answer, but
+/// only after the server has done the first one, which may wait for a row.
 struct Lent<'a> {
     pool: &'a Pool,
     wire: Option<Wire>,
-    since: Instant,
+    answered: bool,
 }
 
 impl Lent<'_> {
@@ -295,8 +295,7 @@ impl Lent<'_> {
         let outcome = job.run(wire, isolated).await;
         match &outcome {
             Err(trouble) if trouble.broken => self.wire = None,
-            // Answered, however long it took.
-            _ => self.since = Instant::now(),
+            _ => self.answered = true,
         }
         outcome
     }
@@ -305,7 +304,7 @@ impl Lent<'_> {
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         if let Some(wire) = self.wire.take()
-            && self.since.elapsed() < SUSPICIOUS
+            && self.answered
         {
             self.pool.put(wire);
         }
