@@ -1,6 +1,6 @@
 //! Faults of processes, networks and stores, and what the judge says to them.
 //!
-//! A [scenario] is a [store](Store) with a [crew](crew) of worker processes, and a [fault](Fault) that happens to them. The workers write
+//! A [scenario] is a [store](Store) with a [crew] of worker processes, and a [fault](Fault) that happens to them. The workers write
 //! histories, which [`dlock_judge`] judges. [`plan`] says which verdict is expected; docs/faults.md is the table of it.
 
 pub mod crew;
