@@ -130,11 +130,11 @@ mod tests {
 
     #[tokio::test]
     async fn an_unknown_scheme_lists_the_known_ones() {
-        let error = open("postgres://localhost").await.expect_err("unknown");
+        let error = open("mongodb://localhost").await.expect_err("unknown");
         assert_eq!(error.kind(), ErrorKind::Invalid);
         let text = error.to_string();
         assert!(
-            text.starts_with("connect: invalid input: the URL's scheme \"postgres\""),
+            text.starts_with("connect: invalid input: the URL's scheme \"mongodb\""),
             "{text}"
         );
         for scheme in compiled_in() {

@@ -786,3 +786,36 @@ async fn a_stuck_row_delays_no_other_name() {
     taken.expect("in time").expect("free");
     tx.rollback().await.expect("a rollback");
 }
+
+/// Whoever keeps the row of one lock keeps the client's other locks neither from being renewed nor from being released.
+#[tokio::test]
+async fn a_stuck_row_costs_no_other_hold_its_renewal() {
+    let server = start().await;
+    let locks = hasty(&server.url()).await;
+    let mut guards = Vec::new();
+    for name in ["a", "m", "z"] {
+        guards.push(
+            locks
+                .mutex(name)
+                .expect("a name")
+                .lock()
+                .await
+                .expect("free"),
+        );
+    }
+    let mut stranger = connection(&server.url()).await;
+    let tx = stranger.transaction().await.expect("a transaction");
+    let keep = "SELECT 1 FROM dlock_locks WHERE name = 'm' FOR UPDATE";
+    tx.execute(keep, &[]).await.expect("the row");
+    let stuck = guards.remove(1);
+    // Its own lease of 3 s passes: nobody could extend it.
+    let reason = tokio::time::timeout(Duration::from_secs(30), stuck.lost()).await;
+    assert_eq!(reason.expect("in time"), dlock_core::LossReason::Expired);
+    for guard in guards {
+        assert!(guard.is_held(), "{:?}", guard.name());
+        let released = tokio::time::timeout(Duration::from_secs(5), guard.release()).await;
+        let released = released.expect("in time").expect("a release");
+        assert_eq!(released, dlock_core::Released::Freed);
+    }
+    tx.rollback().await.expect("a rollback");
+}

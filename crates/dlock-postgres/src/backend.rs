@@ -54,7 +54,7 @@ impl Statements {
                 "SELECT said, number, last_token FROM {prefix}acquire($1, $2, $3, $4, $5, $6, $7, $8)",
             ),
             release: fill("SELECT {prefix}release($1, $2, $3)"),
-            renew: fill("SELECT {prefix}renew($1, $2)"),
+            renew: fill("SELECT renewed, left_out FROM {prefix}renew($1, $2, $3)"),
             downgrade: fill("SELECT {prefix}downgrade($1, $2)"),
             break_lock: fill("SELECT {prefix}break($1)"),
             sweep: fill("SELECT {prefix}sweep($1)"),

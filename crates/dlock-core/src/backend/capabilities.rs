@@ -22,7 +22,7 @@ pub enum WakeUp {
         /// The bound, with nobody disturbing.
         bound: Duration,
     },
-    /// It asks again with randomised pauses of at most `longest`.
+    /// It asks again with randomised pauses of at most `longest`; a store may say that they grow while one hold lasts long.
     Poll {
         /// The longest pause between two questions.
         longest: Duration,

@@ -69,6 +69,10 @@ BEGIN
   IF current_setting('synchronous_commit') = 'off' THEN
     PERFORM set_config('synchronous_commit', 'local', true);
   END IF;
+  -- A server that waits for a row does not notice that its client has given up and gone: it must not wait for ever, and keep what it has.
+  IF current_setting('lock_timeout') = '0' THEN
+    PERFORM set_config('lock_timeout', '10s', true);
+  END IF;
 END $dlock$;
 
 -- Gives a lock to the waiters whose turn it is, and tells each. The caller has the lock's row.
@@ -273,21 +277,30 @@ BEGIN
   RETURN CASE WHEN held THEN 1 ELSE 0 END;
 END $dlock$;
 
--- Extends all holds of a batch that are still ours. An attempt is unique, so the two lists need not be paired. The rows are locked in the
--- order of their names: two batches would wait for each other otherwise.
--- arguments  names, attempts
--- returns    the attempts whose holds were extended
-CREATE OR REPLACE FUNCTION {prefix}renew(a_names text[], a_attempts uuid[]) RETURNS SETOF uuid LANGUAGE plpgsql AS $dlock$
+-- Extends all holds of a batch that are still ours. An attempt is unique, so the two lists need not be paired.
+-- arguments  names, attempts, whether to wait for rows that somebody has locked
+-- returns    the attempts whose holds were extended, and the names that were left out because somebody has locked their rows
+--
+-- A batch does not wait: one row that somebody keeps would cost all its holds their renewal, and keep those it has locked from everybody. What was
+-- left out is asked for again alone.
+CREATE OR REPLACE FUNCTION {prefix}renew(a_names text[], a_attempts uuid[], a_wait boolean)
+RETURNS TABLE (renewed uuid, left_out text) LANGUAGE plpgsql AS $dlock$
 DECLARE
   t timestamptz;
+  ours text[];
 BEGIN
   PERFORM {prefix}begin();
-  PERFORM FROM {prefix}locks WHERE name = ANY (a_names) ORDER BY name FOR UPDATE;
+  IF a_wait THEN
+    ours := ARRAY(SELECT l.name FROM {prefix}locks l WHERE l.name = ANY (a_names) ORDER BY l.name FOR UPDATE);
+  ELSE
+    ours := ARRAY(SELECT l.name FROM {prefix}locks l WHERE l.name = ANY (a_names) FOR UPDATE SKIP LOCKED);
+  END IF;
   t := clock_timestamp();
-  RETURN QUERY UPDATE {prefix}locks SET expires_at = t + lease_us * interval '1 microsecond'
-    WHERE name = ANY (a_names) AND owner = ANY (a_attempts) AND expires_at > t RETURNING owner;
-  RETURN QUERY UPDATE {prefix}holders SET expires_at = t + lease_us * interval '1 microsecond'
-    WHERE name = ANY (a_names) AND attempt = ANY (a_attempts) AND expires_at > t RETURNING attempt;
+  RETURN QUERY UPDATE {prefix}locks l SET expires_at = t + l.lease_us * interval '1 microsecond'
+    WHERE l.name = ANY (ours) AND l.owner = ANY (a_attempts) AND l.expires_at > t RETURNING l.owner, NULL::text;
+  RETURN QUERY UPDATE {prefix}holders h SET expires_at = t + h.lease_us * interval '1 microsecond'
+    WHERE h.name = ANY (ours) AND h.attempt = ANY (a_attempts) AND h.expires_at > t RETURNING h.attempt, NULL::text;
+  RETURN QUERY SELECT NULL::uuid, l.name FROM {prefix}locks l WHERE l.name = ANY (a_names) AND l.name <> ALL (ours);
 END $dlock$;
 
 -- Turns an exclusive hold into a shared one; false when it is gone. Repeating it is harmless.
