@@ -13,6 +13,7 @@ mod redis_support;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dlock_conformance::{Ability, Faulty, Harness, Residue, async_trait};
 use dlock_core::backend::Backend;
@@ -200,7 +201,9 @@ impl Harness for Store {
                 let master = group.master().await.map_err(broken)?;
                 let line = proxies_at(&[master.addr()]).await?;
                 let port = line.0[0].addr().port().to_string();
-                let name = format!("proxy-{port}");
+                // A port may have been another proxy's before.
+                static NAMES: AtomicUsize = AtomicUsize::new(0);
+                let name = format!("proxy-{}", NAMES.fetch_add(1, Ordering::Relaxed));
                 for sentinel in group.sentinels() {
                     // More of them would have to agree than there are, so it is never replaced.
                     let monitor = ["SENTINEL", "MONITOR", &name, "127.0.0.1", &port, "100"];

@@ -71,7 +71,9 @@ async fn in_a_cluster_a_hold_counts_when_replicas_have_it() {
     assert_eq!(promoted.expect("a new master").port(), replica.port());
     let value = replica.command(&["GET", "dlock:{a}"]).await.expect("GET");
     let value = value.text().expect("the hold");
-    assert_eq!(value[..16].parse().ok(), token.map(u64::from));
+    // The value has the last of the 64 tokens of the hold, the guard the first.
+    let last = token.map(|token| token.get() + 63);
+    assert_eq!(value[..16].parse().ok(), last);
 }
 
 /// The first request after a move is sent on by the old node.
