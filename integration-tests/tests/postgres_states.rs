@@ -674,7 +674,7 @@ async fn the_functions_refuse_a_transaction_of_another_kind() {
     for call in [
         format!("SELECT dlock_acquire('a', {nobody}, -1, 1, '', NULL, NULL, 1)"),
         format!("SELECT dlock_release('a', {nobody}, 0)"),
-        format!("SELECT dlock_renew(ARRAY['a'], ARRAY[{nobody}::uuid])"),
+        format!("SELECT dlock_renew(ARRAY['a'], ARRAY[{nobody}::uuid], false)"),
         format!("SELECT dlock_downgrade('a', {nobody})"),
         "SELECT dlock_break('a')".to_owned(),
         "SELECT dlock_sweep(1)".to_owned(),
