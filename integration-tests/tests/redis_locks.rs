@@ -401,3 +401,28 @@ async fn a_fenced_write_of_an_old_holder_is_refused() {
     let stock = server.command(&["GET", "stock"]).await.expect("GET").text();
     assert_eq!(stock.as_deref(), Some("4998"));
 }
+
+/// C11, C21: the tokens of a hold are set aside by the counter, not by the clock alone. Here the counter is ahead of the clock.
+#[tokio::test]
+async fn tokens_that_are_set_aside_are_given_to_nobody_else() {
+    let server = RedisServer::start().await.expect("a server");
+    let counter = ["SET", "dlock:{a}", "5000000000000000", "PX", "600000"];
+    server.command(&counter).await.expect("a counter");
+    let (ours, theirs) = (client(&server.url()).await, client(&server.url()).await);
+    let token = |guard: &dlock_core::Guard| guard.token().expect("a token").get();
+    let first = lock(&ours, "a").await;
+    assert_eq!(token(&first), 5_000_000_000_000_001);
+    // Given to a waiter by the release, and then taken when free.
+    let waits = tokio::spawn(async move { (lock(&theirs, "a").await, theirs) });
+    waiting(&ours, "a", 1).await;
+    assert_eq!(first.release().await.expect("release"), Released::Freed);
+    let (second, theirs) = waits.await.expect("a task");
+    assert_eq!(token(&second), 5_000_000_000_000_065);
+    assert_eq!(second.release().await.expect("release"), Released::Freed);
+    let third = lock(&ours, "a").await;
+    assert_eq!(token(&third), 5_000_000_000_000_129);
+    assert_eq!(third.release().await.expect("release"), Released::Freed);
+    // A reader has one, above all of theirs.
+    let reader = theirs.rw_lock("a").expect("a name").read().await;
+    assert_eq!(token(&reader.expect("free")), 5_000_000_000_000_193);
+}

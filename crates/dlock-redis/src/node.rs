@@ -2,7 +2,7 @@
 //!
 //! `dlock-redlock` is made of these. Most users want [`Config::connect`](crate::Config::connect) instead. A node keeps its locks
 //! like any other Redis of this crate, by the same scripts and without a queue, with one difference: the token that
-//! [`Node::take`] returns is `max(last + 1, proposed)`, so that independent servers which are proposed the same number
+//! [`Node::take`] returns is `max(last + 1, proposed)` (`last + 64` for an exclusive hold), so that independent servers which are proposed the same number
 //! agree in most cases.
 
 mod life;
@@ -166,7 +166,7 @@ impl Node {
         Ok(self.store.check().await?)
     }
 
-    /// Takes the lock if it is free; the same attempt twice is one hold. The counter becomes `max(last + 1, proposed)`, where
+    /// Takes the lock if it is free; the same attempt twice is one hold. The counter becomes `max(last + 1, proposed)` (`last + 64` for an exclusive hold), where
     /// `proposed` counts as at most [`HIGHEST_PROPOSAL`].
     ///
     /// The flag is set when the connection broke and the request was sent again: the first one may still be under way, and take
