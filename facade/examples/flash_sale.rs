@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use dlock::{Locks, Mutex};
+use dlocks::{Locks, Mutex};
 use tokio::task::{JoinSet, yield_now};
 
 const STOCK: u32 = 5000;
@@ -52,7 +52,7 @@ async fn sale(lock: Option<Mutex>) -> Result<(u32, u32), Box<dyn Error + Send + 
                 };
                 sold += u32::from(done);
             }
-            Ok::<u32, dlock::Error>(sold)
+            Ok::<u32, dlocks::Error>(sold)
         });
     }
     let mut sold = 0;
@@ -66,7 +66,7 @@ async fn sale(lock: Option<Mutex>) -> Result<(u32, u32), Box<dyn Error + Send + 
 #[allow(clippy::print_stdout, reason = "an example talks to a person")]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let url = std::env::args().nth(1).unwrap_or("memory:".to_owned());
-    let locks: Locks = dlock::connect(&url).await?;
+    let locks: Locks = dlocks::connect(&url).await?;
     println!("{STOCK} items, {WORKERS} workers, {LOOPS} tries each");
 
     let (sold, left) = sale(None).await?;

@@ -12,8 +12,8 @@ use crate::scheme::open;
 /// ```
 /// # #[cfg(feature = "memory")]
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), dlock::Error> {
-/// let locks = dlock::connect("memory:").await?;
+/// # async fn main() -> Result<(), dlocks::Error> {
+/// let locks = dlocks::connect("memory:").await?;
 /// let guard = locks.mutex("stock:42")?.lock().await?;
 /// # let _ = guard.release().await?;
 /// # Ok(())
@@ -36,11 +36,11 @@ pub async fn connect(url: &str) -> Result<Locks> {
 /// ```
 /// # #[cfg(feature = "memory")]
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), dlock::Error> {
+/// # async fn main() -> Result<(), dlocks::Error> {
 /// use std::time::Duration;
-/// use dlock::{Capability, Settings};
+/// use dlocks::{Capability, Settings};
 ///
-/// let locks = dlock::builder("memory:")
+/// let locks = dlocks::builder("memory:")
 ///     .settings(Settings::new().lease(Duration::from_secs(10)))
 ///     .require(&[Capability::Fencing, Capability::Fair])
 ///     .connect()

@@ -32,7 +32,7 @@ pub(crate) fn split(url: &str) -> Result<(String, Option<Duration>)> {
 
 fn lives_by_session(url: &mut BackendUrl) -> Result<bool> {
     Ok(match url.scheme() {
-        "etcd" | "etcds" | "zk" | "zks" => true,
+        "etcd" | "etcds" | "etcd+srv" | "etcds+srv" | "zk" | "zks" => true,
         "mysql" => matches!(
             url.take::<String>("mode")?.as_deref(),
             Some("session" | "advisory")
@@ -85,6 +85,7 @@ mod tests {
                 None,
             ),
             ("etcds://h?lease=5s", "etcds://h?lease=5s", None),
+            ("etcd+srv://h?lease=5s", "etcd+srv://h?lease=5s", None),
             ("zk://h?lease=5s", "zk://h?lease=5s", None),
             ("not a URL?lease=5s", "not a URL?lease=5s", None),
         ] {

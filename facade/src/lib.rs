@@ -4,10 +4,12 @@
 pub mod blocking;
 mod connect;
 mod lease;
+mod registry;
 mod scheme;
 
 pub use connect::{Builder, builder, connect};
 pub use dlock_core::*;
+pub use registry::register;
 pub use scheme::{compiled_in, open};
 
 #[cfg(feature = "etcd")]

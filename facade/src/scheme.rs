@@ -5,6 +5,8 @@ use std::sync::Arc;
 use dlock_core::backend::{Backend, BackendUrl};
 use dlock_core::{Error, ErrorKind, Operation, Result};
 
+use crate::registry::{opening, registered};
+
 /// Every scheme this version knows, and the feature that brings it.
 const SCHEMES: &[Scheme] = &[
     scheme("memory", "memory", cfg!(feature = "memory")),
@@ -20,6 +22,8 @@ const SCHEMES: &[Scheme] = &[
     scheme("redlocks", "redlock", cfg!(feature = "redlock")),
     scheme("etcd", "etcd", cfg!(feature = "etcd")),
     scheme("etcds", "etcd", cfg!(feature = "etcd")),
+    scheme("etcd+srv", "etcd", cfg!(feature = "etcd")),
+    scheme("etcds+srv", "etcd", cfg!(feature = "etcd")),
     scheme("mysql", "mysql", cfg!(feature = "mysql")),
     scheme("postgres", "postgres", cfg!(feature = "postgres")),
     scheme("postgresql", "postgres", cfg!(feature = "postgres")),
@@ -66,8 +70,16 @@ pub async fn open(url: &str) -> Result<Arc<dyn Backend>> {
     })
 }
 
+/// Whether a scheme belongs to a backend of this crate, enabled or not.
+pub(crate) fn is_ours(scheme: &str) -> bool {
+    SCHEMES.iter().any(|known| known.name == scheme)
+}
+
 async fn dispatch(url: &str) -> Result<Arc<dyn Backend>> {
     let parsed = BackendUrl::parse(url)?;
+    if let Some(opening) = opening(parsed.scheme(), url) {
+        return opening.await;
+    }
     let Some(scheme) = SCHEMES
         .iter()
         .find(|known| known.enabled && known.name == parsed.scheme())
@@ -110,14 +122,17 @@ fn not_here(scheme: &str) -> Error {
         return Error::new(
             ErrorKind::Unsupported,
             format!(
-                "this program was built without {scheme:?}: enable the feature {:?} of the crate dlock",
+                "this program was built without {scheme:?}: enable the feature {:?} of the crate dlocks",
                 known.feature
             ),
         );
     }
-    let mut known = compiled_in().join(", ");
+    let mut known = compiled_in();
+    let registered = registered();
+    known.extend(registered.iter().map(String::as_str));
+    let mut known = known.join(", ");
     if known.is_empty() {
-        known = "none: enable a backend's feature of the crate dlock".to_owned();
+        known = "none: enable a backend's feature of the crate dlocks".to_owned();
     }
     Error::invalid(format!(
         "the URL's scheme {scheme:?} is not known; this program was built with: {known}"

@@ -13,8 +13,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dlock::blocking::{self, Guard, Locks};
-use dlock::{ErrorKind, LossReason, Mode, Owner, Released, Settings};
+use dlocks::blocking::{self, Guard, Locks};
+use dlocks::{ErrorKind, LossReason, Mode, Owner, Released, Settings};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// A wait that ends with an event; the limit is for a test that has gone wrong.
@@ -420,14 +420,14 @@ fn what_a_client_tells_is_told_and_closing_ends_its_holds() {
 
 #[test]
 fn a_client_made_by_a_future_of_the_callers_own() {
-    let backend = dlock::memory::MemoryBackend::new();
-    let locks = blocking::open(async move { dlock::Locks::new(backend) }).unwrap();
+    let backend = dlocks::memory::MemoryBackend::new();
+    let locks = blocking::open(async move { dlocks::Locks::new(backend) }).unwrap();
     assert!(locks.mutex("x").unwrap().try_lock().unwrap().is_some());
-    let error = blocking::open(async { Err(dlock::Error::invalid("no")) }).unwrap_err();
+    let error = blocking::open(async { Err(dlocks::Error::invalid("no")) }).unwrap_err();
     assert_eq!(error.message(), "no");
 }
 
-fn in_a_task(error: &dlock::Error) {
+fn in_a_task(error: &dlocks::Error) {
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.to_string().contains("spawn_blocking"), "{error}");
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dlock::memory::MemoryBackend;
-use dlock::{Locks, Settings, blocking};
+use dlocks::memory::MemoryBackend;
+use dlocks::{Locks, Settings, blocking};
 
 /// The kernel keeps the first 15 bytes of a thread's name.
 fn threads_of_clients() -> usize {

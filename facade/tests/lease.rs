@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use dlock::{ErrorKind, Settings};
+use dlocks::{ErrorKind, Settings};
 
 const FIVE: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 async fn a_url_gives_the_lease() {
-    let locks = dlock::connect("memory:leases?lease=5s").await.unwrap();
+    let locks = dlocks::connect("memory:leases?lease=5s").await.unwrap();
     assert_eq!(locks.lease(), FIVE);
-    let same = dlock::connect("memory:leases").await.unwrap();
+    let same = dlocks::connect("memory:leases").await.unwrap();
     assert_eq!(locks.identity(), same.identity(), "the store is the same");
     let guard = locks.mutex("x").unwrap().lock().await.unwrap();
     let left = same.inspect("x").await.unwrap().holders[0].expires_in;
@@ -22,7 +22,7 @@ async fn a_url_gives_the_lease() {
 #[tokio::test]
 async fn a_setting_comes_before_the_url() {
     let with = |settings| {
-        dlock::builder("memory:?lease=5s")
+        dlocks::builder("memory:?lease=5s")
             .settings(settings)
             .connect()
     };
@@ -39,7 +39,7 @@ async fn a_lease_that_cannot_be_is_refused() {
         ("memory:?lease=1ns", "the lease is 1ns"),
         ("memory:?lease=1s&lease=2s", "twice"),
     ] {
-        let error = dlock::connect(url).await.unwrap_err();
+        let error = dlocks::connect(url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains(expected), "{error}");
     }
@@ -50,7 +50,7 @@ async fn a_lease_that_cannot_be_is_refused() {
 async fn a_store_without_leases_takes_the_word_too() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("file:{}/locks?lease=5s", folder.path().display());
-    let locks = dlock::connect(&url).await.unwrap();
+    let locks = dlocks::connect(&url).await.unwrap();
     let guard = locks.mutex("x").unwrap().lock().await.unwrap();
     assert_eq!(guard.valid_until(), None, "it ends with the process");
 }

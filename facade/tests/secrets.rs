@@ -8,7 +8,7 @@ fn error_of(url: &str) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
-    let error = runtime.block_on(dlock::open(url)).unwrap_err();
+    let error = runtime.block_on(dlocks::open(url)).unwrap_err();
     format!("{error} {error:?} {error:#?}")
 }
 
@@ -20,7 +20,7 @@ proptest! {
         begin in "://|:|:/|:///|:////|//",
         end in "@|@/0|@host|@host:6379|@h1,h2|@host/path|@host/1|@,|@h:port|@\\[::1\\]6379",
     ) {
-        for scheme in dlock::compiled_in() {
+        for scheme in dlocks::compiled_in() {
             let url = format!("{scheme}{begin}{user}:{password}{end}?nonsense=1");
             // A file is named by its path: there is no login, and the path is what must be shown.
             if scheme == "file" {

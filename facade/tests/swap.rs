@@ -1,16 +1,16 @@
 //! Several stores at once, behind one type.
 #![cfg(feature = "memory")]
 
-use dlock::{Capability, ErrorKind, Locks, Settings};
+use dlocks::{Capability, ErrorKind, Locks, Settings};
 use std::time::Duration;
 
 #[tokio::test]
 async fn stores_are_swapped_at_run_time() {
-    let mut current: Locks = dlock::connect("memory:swap-a").await.unwrap();
+    let mut current: Locks = dlocks::connect("memory:swap-a").await.unwrap();
     let guard = current.mutex("x").unwrap().lock().await.unwrap();
-    let same = dlock::connect("memory:swap-a").await.unwrap();
+    let same = dlocks::connect("memory:swap-a").await.unwrap();
     assert!(same.mutex("x").unwrap().try_lock().await.unwrap().is_none());
-    current = dlock::connect("memory:swap-b").await.unwrap();
+    current = dlocks::connect("memory:swap-b").await.unwrap();
     assert!(
         current
             .mutex("x")
@@ -26,7 +26,7 @@ async fn stores_are_swapped_at_run_time() {
 
 #[tokio::test]
 async fn requirements_and_settings_are_checked_at_connect() {
-    let error = dlock::builder("memory:")
+    let error = dlocks::builder("memory:")
         .require(&[Capability::Fencing, Capability::NetworkWide])
         .connect()
         .await
@@ -36,7 +36,7 @@ async fn requirements_and_settings_are_checked_at_connect() {
         error.to_string().contains("exclusion between machines"),
         "{error}"
     );
-    let error = dlock::builder("memory:")
+    let error = dlocks::builder("memory:")
         .settings(Settings::new().lease(Duration::ZERO))
         .connect()
         .await
@@ -46,6 +46,6 @@ async fn requirements_and_settings_are_checked_at_connect() {
 
 #[test]
 fn debug_output_has_no_url() {
-    let text = format!("{:?}", dlock::builder("memory://user:hunter2@h"));
+    let text = format!("{:?}", dlocks::builder("memory://user:hunter2@h"));
     assert!(!text.contains("hunter2"), "{text}");
 }

@@ -5,16 +5,22 @@
 #![allow(clippy::print_stdout, reason = "it prints its results")]
 #![allow(
     clippy::expect_used,
+    clippy::unwrap_used,
     clippy::indexing_slicing,
     reason = "a benchmark ends where it breaks"
 )]
 
+#[path = "processes/mod.rs"]
+mod processes;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dlock_core::Locks;
 use dlock_zk::Config;
 use tokio::sync::mpsc;
-use zookeeper_client::{Acls, Client, CreateMode};
+use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
 
 /// Before each hand-off, so that the waiter has its watch, and both sides start from rest.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -23,6 +29,9 @@ const PLACE: &str = "/raw/lock/_c_00000000-0000-0000-0000-000000000000-lock-";
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
+    if processes::is_worker().await {
+        return;
+    }
     let rounds = std::env::args()
         .nth(1)
         .and_then(|n| n.parse().ok())
@@ -36,6 +45,37 @@ async fn main() {
     }
     cycle(&raw, url, rounds).await;
     hand_off(&raw, url, rounds).await;
+    let own = "the recipe of zookeeper-client";
+    processes::compare(url, own, |time| own_recipe(url, time)).await;
+}
+
+/// As many tasks by the recipe of the raw client, with a session for each; all in this process, which is to their advantage.
+async fn own_recipe(url: &str, time: Duration) -> f64 {
+    let count = Arc::new(AtomicU64::new(0));
+    let mut tasks = Vec::new();
+    for _ in 0..processes::PROCESSES * processes::TASKS {
+        let (client, count) = (connect(url).await, count.clone());
+        tasks.push(tokio::spawn(async move {
+            loop {
+                let prefix = LockPrefix::new_curator("/raw/own", "lock-").expect("a name");
+                let ancestors = CreateMode::Persistent.with_acls(Acls::anyone_all());
+                let options = LockOptions::from(Acls::anyone_all())
+                    .with_ancestor_options(ancestors)
+                    .expect("good options");
+                let held = client.lock(prefix, b"", options).await.expect("the lock");
+                count.fetch_add(1, Ordering::Relaxed);
+                client.delete(held.lock_path(), None).await.expect("free");
+                // It would delete once more.
+                std::mem::forget(held);
+            }
+        }));
+    }
+    tokio::time::sleep(time).await;
+    let all = count.load(Ordering::Relaxed) as f64 / time.as_secs_f64();
+    for task in &tasks {
+        task.abort();
+    }
+    all
 }
 
 async fn connect(url: &str) -> Client {

@@ -109,6 +109,15 @@ impl fmt::Display for Error {
     }
 }
 
+impl From<io::Error> for Error {
+    fn from(source: io::Error) -> Self {
+        Self::Io {
+            what: "the system".to_owned(),
+            source,
+        }
+    }
+}
+
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {

@@ -15,18 +15,17 @@ pub mod judge;
 mod port;
 mod process;
 mod program;
-pub mod proxy;
 mod sale;
 mod seen;
 pub mod server;
 mod wait;
 
 pub use clock::Clock;
+pub use dlock_conformance::proxy::{self, Direction, FaultProxy};
 pub use error::{Error, Result};
 pub use folder::Folder;
 pub use holder::Holder;
 pub use process::Process;
-pub use proxy::{Direction, FaultProxy};
 pub use sale::{Sale, WORKERS};
 pub use server::{
     Endpoint, Etcd, EtcdCluster, EtcdServer, Flavor, Group, MySql, MySqlServer, PgBouncer,

@@ -7,7 +7,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use dlock::Locks;
+use dlocks::Locks;
 use futures::StreamExt;
 use integration_tests::{EtcdServer, ZooKeeperServer};
 
@@ -52,7 +52,7 @@ async fn changes_are_pushed(leads: &Locks, watches: &Locks) {
 async fn etcd_pushes_changes_of_the_leader() {
     let server = EtcdServer::start().await.expect("a server");
     let url = format!("etcd://{}?session=60s", server.addr());
-    let connect = || async { dlock::connect(&url).await.expect("a client") };
+    let connect = || async { dlocks::connect(&url).await.expect("a client") };
     changes_are_pushed(&connect().await, &connect().await).await;
 }
 
@@ -60,6 +60,6 @@ async fn etcd_pushes_changes_of_the_leader() {
 async fn zookeeper_pushes_changes_of_the_leader() {
     let server = ZooKeeperServer::start().await.expect("a server");
     let url = format!("zk://{}?session=20s", server.addr());
-    let connect = || async { dlock::connect(&url).await.expect("a client") };
+    let connect = || async { dlocks::connect(&url).await.expect("a client") };
     changes_are_pushed(&connect().await, &connect().await).await;
 }

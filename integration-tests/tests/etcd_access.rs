@@ -10,13 +10,13 @@
 mod certificates;
 mod etcd_support;
 
-use std::process::Command;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dlock_core::{ErrorKind, Released};
-use dlock_etcd::Config;
+use dlock_core::{Error, ErrorKind, Locks, Released};
+use dlock_etcd::{Config, Login};
 use etcd_support::*;
-use integration_tests::{Etcd, EtcdServer, Folder, Process};
+use integration_tests::{Etcd, EtcdServer, Folder};
 
 /// A server where `locker` with the password `s3cret` may use keys that start with `dlock/`, and whose log-ins last 2 s.
 async fn guarded() -> EtcdServer {
@@ -131,39 +131,7 @@ async fn certificates_of_both_sides_are_checked() {
     let folder = Folder::new("etcd-tls").expect("a folder");
     certificates::write(&folder);
     let file = |name: &str| folder.file(name).display().to_string();
-    let port = |listener: std::net::TcpListener| listener.local_addr().expect("an address").port();
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    // Both are open at once, so they differ.
-    let (one, two) = (free(), free());
-    let (clients, peers) = (port(one), port(two));
-    let mut command = Command::new("etcd");
-    command.arg("--data-dir").arg(folder.file("data"));
-    for (option, value) in [
-        (
-            "--listen-client-urls",
-            format!("https://127.0.0.1:{clients}"),
-        ),
-        (
-            "--advertise-client-urls",
-            format!("https://127.0.0.1:{clients}"),
-        ),
-        ("--listen-peer-urls", format!("http://127.0.0.1:{peers}")),
-        (
-            "--initial-advertise-peer-urls",
-            format!("http://127.0.0.1:{peers}"),
-        ),
-        (
-            "--initial-cluster",
-            format!("default=http://127.0.0.1:{peers}"),
-        ),
-        ("--cert-file", file("ca-server.pem")),
-        ("--key-file", file("ca-server.key")),
-        ("--trusted-ca-file", file("ca.pem")),
-    ] {
-        command.args([option, &value]);
-    }
-    command.arg("--client-cert-auth");
-    let _server = Process::spawn(&command, &folder.file("log")).expect("etcd starts");
+    let (_server, clients) = secured(&folder);
 
     let connect = async |parameters: &str| {
         let url = format!("etcds://localhost:{clients}?connect_timeout=2s&{parameters}");
@@ -244,21 +212,7 @@ async fn password_may_change_in_its_file() {
     );
     let locks = client(&url).await;
     let guard = lock(&locks, "a").await;
-    let words = ["--user", "root:r00t", "user", "delete", "locker"];
-    server.etcdctl(&words).await.expect("etcdctl");
-    for words in [
-        ["--user", "root:r00t", "user", "add", "locker:changed"].as_slice(),
-        &[
-            "--user",
-            "root:r00t",
-            "user",
-            "grant-role",
-            "locker",
-            "locks",
-        ],
-    ] {
-        server.etcdctl(words).await.expect("etcdctl");
-    }
+    change_password(&server).await;
     std::fs::write(&file, "changed").expect("a file");
     // Longer than a log-in lasts.
     tokio::time::sleep(Duration::from_secs(4)).await;
@@ -268,4 +222,62 @@ async fn password_may_change_in_its_file() {
         let released = guard.release().await.expect("logged in again");
         assert_eq!(released, Released::Freed);
     }
+}
+
+/// `locker` has the password `changed` from now on, and no log-in from before counts.
+async fn change_password(server: &EtcdServer) {
+    for words in [
+        ["user", "delete", "locker"].as_slice(),
+        &["user", "add", "locker:changed"],
+        &["user", "grant-role", "locker", "locks"],
+    ] {
+        let words: Vec<&str> = ["--user", "root:r00t"]
+            .iter()
+            .chain(words)
+            .copied()
+            .collect();
+        server.etcdctl(&words).await.expect("etcdctl");
+    }
+}
+
+/// Whoever gives the password is asked for each connection: a hold and a new acquire survive that it changes.
+#[tokio::test]
+async fn password_is_asked_for_with_each_connection() {
+    let server = guarded().await;
+    let url = format!("etcd://{}?session=6s", server.addr());
+    let asked = Arc::new(Mutex::new((0, "s3cret")));
+    let config = Config::from_url(&url).expect("a good URL").credentials({
+        let asked = asked.clone();
+        move || {
+            let asked = asked.clone();
+            async move {
+                let mut asked = asked.lock().expect("no panic");
+                asked.0 += 1;
+                Ok(Login::new("locker", asked.1))
+            }
+        }
+    });
+    assert!(!format!("{config:?}").contains("s3cret"));
+    let locks = Locks::new(config.connect().await.expect("logged in")).expect("defaults");
+    let guard = lock(&locks, "a").await;
+    let before = asked.lock().expect("no panic").0;
+    assert!(before > 0);
+    change_password(&server).await;
+    asked.lock().expect("no panic").1 = "changed";
+    // Longer than a log-in lasts.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(guard.is_held());
+    let next = lock(&locks, "b").await;
+    for guard in [guard, next] {
+        let released = guard.release().await.expect("logged in again");
+        assert_eq!(released, Released::Freed);
+    }
+    assert!(asked.lock().expect("no panic").0 > before);
+
+    let refused = Config::from_url(&url)
+        .expect("a good URL")
+        .credentials(|| async { Err(Error::new(ErrorKind::Denied, "the vault is sealed")) });
+    let error = refused.connect().await.expect_err("no password");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("the vault is sealed"), "{error}");
 }

@@ -8,7 +8,7 @@
 
 mod etcd_support;
 
-use dlock_core::{LossReason, Released};
+use dlock_core::{LossReason, Name, Released};
 use etcd_support::*;
 use integration_tests::{EtcdServer, FaultProxy};
 
@@ -159,8 +159,7 @@ async fn waiter_whose_entry_was_deleted_does_not_hold_by_it() {
         );
         let next = soon(waits).await.expect("no panic").expect("the lock");
         let entry = &entries(&mut raw, "a").await[0];
-        let token = next.token().map(|token| token.get().cast_signed());
-        assert_eq!(token, Some(entry.create_revision()), "it holds by an entry");
+        assert_eq!(next.token(), Some(token_of(entry)), "it holds by an entry");
         assert_eq!(
             next.release().await.expect("the store answers"),
             Released::Freed
@@ -182,8 +181,7 @@ async fn waiter_does_not_hold_when_its_own_lease_took_the_holder_away() {
         raw.lease_revoke(lease).await.expect("revoked");
         let next = soon(waits).await.expect("no panic").expect("the lock");
         let entry = &entries(&mut raw, "a").await[0];
-        let token = next.token().map(|token| token.get().cast_signed());
-        assert_eq!(token, Some(entry.create_revision()), "it holds by an entry");
+        assert_eq!(next.token(), Some(token_of(entry)), "it holds by an entry");
         assert_ne!(entry.lease(), lease);
         assert_eq!(soon(guard.lost()).await, LossReason::SessionEnded);
         assert_eq!(
@@ -240,4 +238,37 @@ async fn break_removes_who_holds_and_not_who_has_its_key_by_now() {
         last.release().await.expect("the store answers"),
         Released::Freed
     );
+}
+
+/// In whatever mode, and without a look at each.
+#[tokio::test]
+async fn length_of_a_queue_is_counted_by_etcd() {
+    let server = EtcdServer::start().await.expect("a server");
+    let url = url([server.addr()], "session=5s");
+    let (backend, locks) = (backend(&url).await, strict_client(&url).await);
+    let length = async |name: &str| {
+        let name = Name::new(name).expect("a good name");
+        backend
+            .queue_length(&name)
+            .await
+            .expect("the store answers")
+    };
+    assert_eq!(length("a").await, 0);
+    let guard = lock(&locks, "a").await;
+    assert_eq!(length("a").await, 1);
+    let waits: Vec<_> = (0..20).map(|_| waiter(&locks, "a")).collect();
+    waiting(&locks, "a", 20).await;
+    assert_eq!(length("a").await, 21);
+    // Not those of a lock whose name goes on.
+    let _other = lock(&locks, "a/b").await;
+    let _other = lock(&locks, "ab").await;
+    assert_eq!(length("a").await, 21);
+    drop(guard);
+    for wait in waits {
+        wait.abort();
+    }
+    let semaphore = locks.semaphore("permits", 2).expect("a good name");
+    let _first = semaphore.acquire().await.expect("a permit");
+    let _second = semaphore.acquire().await.expect("a permit");
+    assert_eq!(length("permits").await, 2);
 }

@@ -10,23 +10,22 @@
 mod etcd_support;
 
 use std::process::ExitCode;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, Timings, async_trait};
+use dlock_conformance::proxy::ProxyFault;
+use dlock_conformance::{Ability, Faulty, Harness, Residue, Timings, async_trait};
 use dlock_core::backend::Backend;
 use dlock_core::{Error, ErrorKind, Name, Result};
 use dlock_etcd::Config;
 use etcd_client::{Client, DeleteOptions, GetOptions, SortOrder, SortTarget};
 use etcd_support::metric;
-use integration_tests::{Direction, EtcdCluster, EtcdServer, FaultProxy};
+use integration_tests::{EtcdCluster, EtcdServer};
 use tokio::sync::OnceCell;
 
 /// The cases have runtimes of their own; what the servers need outlives them here.
 static RUNTIME: LazyLock<tokio::runtime::Runtime> =
     LazyLock::new(|| tokio::runtime::Runtime::new().expect("a runtime"));
-
-static KEPT: Mutex<Vec<Arc<Line>>> = Mutex::new(Vec::new());
 
 /// Long enough for a loaded machine, short enough for cases that wait for its end.
 const PARAMETERS: &str = "?session=4s";
@@ -125,25 +124,21 @@ impl Harness for Store {
     }
 
     fn abilities(&self) -> &'static [Ability] {
-        Ability::ALL
+        Ability::COMMON
     }
 
     async fn faulty(&self) -> Result<Faulty> {
-        let mut proxies = Vec::new();
-        for member in self.deployed().await?.members() {
-            proxies.push(FaultProxy::start(member.addr()).await.map_err(broken)?);
-        }
-        let hosts: Vec<String> = proxies
-            .iter()
-            .map(|proxy| proxy.addr().to_string())
-            .collect();
+        let members = self.deployed().await?.members();
+        let members: Vec<_> = members.iter().map(|member| member.addr()).collect();
+        // The next request with a lock's key in it: acquires, looks and releases, and the watches of waiters.
+        let fault = ProxyFault::start(&members)
+            .await?
+            .losing_replies_to("dlock/", Duration::from_millis(60));
+        let hosts: Vec<String> = fault.addrs().iter().map(ToString::to_string).collect();
         let url = format!("etcd://{}{PARAMETERS}&answer_timeout=1s", hosts.join(","));
-        let line = Arc::new(Line(proxies));
-        // A case may drop the handle and go on with the client.
-        KEPT.lock().expect("no panic").push(line.clone());
         Ok(Faulty {
             backend: open(&url).await?,
-            fault: line,
+            fault: Arc::new(fault),
         })
     }
 
@@ -201,44 +196,6 @@ impl Harness for Store {
 
     fn address(&self) -> String {
         self.deployed.get().map(Deployed::url).unwrap_or_default()
-    }
-}
-
-struct Line(Vec<FaultProxy>);
-
-#[async_trait]
-impl Fault for Line {
-    async fn cut(&self) {
-        for proxy in &self.0 {
-            proxy.refuse();
-            proxy.reset_all().await;
-        }
-    }
-
-    async fn hang(&self) {
-        for proxy in &self.0 {
-            proxy.black_hole(Direction::Both);
-        }
-    }
-
-    async fn heal(&self) {
-        for proxy in &self.0 {
-            proxy.heal().await;
-            proxy.accept();
-        }
-    }
-
-    /// The next request with a lock's key in it: acquires, looks and releases, and the watches of waiters.
-    async fn lose_reply(&self) {
-        for proxy in &self.0 {
-            proxy.drop_reply_to("dlock/", Duration::from_millis(60));
-        }
-    }
-
-    async fn delay_replies(&self, delay: Duration) {
-        for proxy in &self.0 {
-            proxy.delay(Direction::ToClient, delay);
-        }
     }
 }
 

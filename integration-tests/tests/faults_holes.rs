@@ -51,7 +51,7 @@ async fn caught_between(store: Store, between: Between) -> Result<(Vec<Finding>,
     let addr = registers().await?.addr();
     let program = PathBuf::from(env!("CARGO_BIN_EXE_judge"));
     let first = Crew::start(&program, &site, addr, &folder, &holder).await?;
-    write_setup(&first, &site, &client);
+    write_setup(&first, &site, &client, 0);
     let long = Duration::from_secs(60);
     let checked = |crew: &Crew| crew.workers.iter().any(|worker| worker.has_checked());
     first
@@ -167,6 +167,8 @@ stopped! {
     mysql_unique: MysqlUnique,
     mysql_session: MysqlSession,
     mysql_advisory: MysqlAdvisory,
+    postgres: Postgres,
+    postgres_session: PostgresSession,
     etcd: Etcd,
     zk: Zk,
 }
@@ -199,6 +201,7 @@ holes! {
     mysql_lease_hold_deleted: MysqlLease HoldDeleted,
     mysql_unique_server_clock: MysqlUnique ServerClock,
     mysql_unique_hold_deleted: MysqlUnique HoldDeleted,
+    postgres_hold_deleted: Postgres HoldDeleted,
     etcd_hold_deleted: Etcd HoldDeleted,
     zk_hold_deleted: Zk HoldDeleted,
 }

@@ -17,6 +17,7 @@ async fn planted(plant: Option<Plant>, seed: u64) -> Outcome {
         seed,
         program: env!("CARGO_BIN_EXE_judge").into(),
         folder: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("judge-seen"),
+        passed_on: None,
         plant,
     };
     scenario.run(None).await.expect("it runs")

@@ -16,9 +16,10 @@ async fn every_fault_of(store: Store) {
         seed: 1,
         program: env!("CARGO_BIN_EXE_judge").into(),
         folder: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("judge"),
+        passed_on: None,
         plant: None,
     };
-    let runs = soak::every_fault(store, None, &template, 6).await;
+    let runs = soak::every_fault(None, &template, 6).await;
     let runs = runs.expect("the servers run");
     let complaints: Vec<_> = runs.iter().filter_map(soak::Run::complaint).collect();
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
@@ -49,6 +50,9 @@ stores! {
     mysql_unique: MysqlUnique,
     mysql_session: MysqlSession,
     mysql_advisory: MysqlAdvisory,
+    postgres: Postgres,
+    postgres_pair: PostgresPair,
+    postgres_session: PostgresSession,
     etcd: Etcd,
     etcd_cluster: EtcdCluster,
     zk: Zk,

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use dlock::{Capability, ErrorKind, Settings};
+use dlocks::{Capability, ErrorKind, Settings};
 use integration_tests::{EtcdServer, Flavor, RedisServer, ZooKeeperServer};
 
 const SEVEN: Duration = Duration::from_secs(7);
@@ -15,7 +15,7 @@ const SEVEN: Duration = Duration::from_secs(7);
 async fn keeps_for_seven_seconds(url: &str) {
     let sign = if url.contains('?') { '&' } else { '?' };
     let url = format!("{url}{sign}lease=7s");
-    let locks = dlock::connect(&url).await.expect("a client");
+    let locks = dlocks::connect(&url).await.expect("a client");
     assert_eq!(locks.lease(), SEVEN, "{url}");
     let guard = locks.mutex("x").expect("a name").lock().await;
     let guard = guard.expect("a guard");
@@ -42,7 +42,7 @@ async fn redis_and_redlock_take_it() {
 async fn etcd_takes_it_as_its_session() {
     let server = EtcdServer::start().await.expect("a server");
     keeps_for_seven_seconds(&server.url()).await;
-    let error = dlock::builder(format!("{}?lease=7s", server.url()))
+    let error = dlocks::builder(format!("{}?lease=7s", server.url()))
         .settings(Settings::new().lease(2 * SEVEN))
         .connect()
         .await

@@ -11,14 +11,15 @@
 mod mysql_support;
 
 use std::process::ExitCode;
-use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
-use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, Timings, async_trait};
+use dlock_conformance::proxy::ProxyFault;
+use dlock_conformance::{Ability, Faulty, Harness, Residue, Timings, async_trait};
 use dlock_core::backend::Backend;
 use dlock_core::{Error, ErrorKind, Name, Result};
 use dlock_mysql::Config;
-use integration_tests::{Direction, Endpoint, FaultProxy, Flavor, MySql};
+use integration_tests::{Endpoint, Flavor, MySql};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts};
 use mysql_support::{plain, with};
@@ -28,8 +29,8 @@ fn main() -> ExitCode {
         return code;
     }
     let modes = [
-        ("lease", Ability::ALL),
-        ("unique", Ability::ALL),
+        ("lease", Ability::COMMON),
+        ("unique", Ability::COMMON),
         ("session", CONNECTED),
         ("advisory", CONNECTED),
     ];
@@ -61,8 +62,6 @@ static RUNTIME: LazyLock<tokio::runtime::Runtime> =
 /// The URL of each server, once it runs.
 static URLS: [OnceLock<String>; 2] = [OnceLock::new(), OnceLock::new()];
 
-static KEPT: Mutex<Vec<Arc<FaultProxy>>> = Mutex::new(Vec::new());
-
 /// The shared server, with the locks of one mode.
 struct Store {
     name: String,
@@ -75,6 +74,7 @@ struct Store {
 const CONNECTED: &[Ability] = &[
     Ability::Cut,
     Ability::Hang,
+    Ability::HalfOpen,
     Ability::LoseReply,
     Ability::DelayReplies,
     Ability::Residue,
@@ -145,18 +145,17 @@ impl Harness for Store {
         }
     }
 
+    fn holds_outlive_connections(&self) -> bool {
+        matches!(self.mode, "lease" | "unique")
+    }
+
     async fn faulty(&self) -> Result<Faulty> {
         let server = server(self.flavor).await?;
-        let proxy = FaultProxy::start(server.addr().map_err(broken)?)
-            .await
-            .map_err(broken)?;
-        let url = server.url_through(proxy.addr()).map_err(broken)?;
-        let proxy = Arc::new(proxy);
-        // A case may drop the handle and go on with the client.
-        KEPT.lock().expect("no panic").push(proxy.clone());
+        let fault = ProxyFault::start(&[server.addr().map_err(broken)?]).await?;
+        let url = server.url_through(fault.addrs()[0]).map_err(broken)?;
         Ok(Faulty {
             backend: open(&self.with_mode(&url)).await?,
-            fault: Arc::new(Line(proxy)),
+            fault: Arc::new(fault),
         })
     }
 
@@ -214,32 +213,5 @@ impl Harness for Store {
             .get()
             .map(|url| self.with_mode(url))
             .unwrap_or_default()
-    }
-}
-
-struct Line(Arc<FaultProxy>);
-
-#[async_trait]
-impl Fault for Line {
-    async fn cut(&self) {
-        self.0.refuse();
-        self.0.reset_all().await;
-    }
-
-    async fn hang(&self) {
-        self.0.black_hole(Direction::Both);
-    }
-
-    async fn heal(&self) {
-        self.0.heal().await;
-        self.0.accept();
-    }
-
-    async fn lose_reply(&self) {
-        self.0.drop_reply(1);
-    }
-
-    async fn delay_replies(&self, delay: Duration) {
-        self.0.delay(Direction::ToClient, delay);
     }
 }

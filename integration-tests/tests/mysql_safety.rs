@@ -546,6 +546,7 @@ async fn claim_of_a_mark_that_has_changed_since_takes_nothing(flavor: Flavor) {
             .collect::<Vec<_>>()
             .join(" ")
             .replace("{marks}", &marks)
+            .replace("{turns}", "64")
             .replace("{writable}", "TRUE");
         for ((id, stamp), expected) in [(late, 0), (now, 1)] {
             let args = ([7_u8; 16].as_slice(), 1_000_000, 5, "late", id, stamp);

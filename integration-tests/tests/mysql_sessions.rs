@@ -10,11 +10,13 @@
 #[macro_use]
 mod mysql_support;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dlock_core::{Guard, Locks, LossReason, Released};
+use dlock_core::backend::{Attempt, Backend, Renewal, Request};
+use dlock_core::{Guard, Locks, LossReason, Mode, Name, Released, SystemClock};
 use integration_tests::{FaultProxy, Flavor, MySqlServer};
 use mysql_support::*;
 
@@ -24,6 +26,8 @@ on_both!(
     holder_goes_on_with_another_connection_while_nobody_else_wants_the_lock,
     release_on_a_dead_connection_frees_at_once,
     broken_lock_is_lost_by_its_holder_before_another_one_holds,
+    lost_hold_gives_its_session_back,
+    renewal_that_comes_after_the_release_ends_no_connection,
     two_never_hold_at_once_while_connections_are_reset_and_killed,
 );
 
@@ -162,6 +166,50 @@ async fn broken_lock_is_lost_by_its_holder_before_another_one_holds(flavor: Flav
         );
         free(next).await;
         assert!(!other.break_lock("broken").await.expect("it answers"));
+    }
+}
+
+/// Core does not ask the store about a hold that is gone, so what the client keeps for it must go with the answer.
+async fn lost_hold_gives_its_session_back(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
+    for mode in CONNECTED {
+        let url = short(&server, mode);
+        let (holder, other) = (
+            client(&with(&url, "max_sessions=1")).await,
+            client(&url).await,
+        );
+        let guard = lock(&holder, "broken").await;
+        assert!(other.break_lock("broken").await.expect("it answers"));
+        soon("the loss is told", guard.lost()).await;
+        let next = soon("a session for another lock", lock(&holder, "next")).await;
+        free(next).await;
+        drop(guard);
+    }
+}
+
+/// The connection of a hold that was given back may carry another one.
+async fn renewal_that_comes_after_the_release_ends_no_connection(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
+    for mode in CONNECTED {
+        let backend = backend(&url(&server, mode)).await;
+        let name = Name::new("renewed late").expect("a name");
+        let request = Request::new(name, Mode::Exclusive, Arc::new(SystemClock));
+        let taken = backend.try_acquire(&request).await.expect("an answer");
+        let Attempt::Held(lease) = taken else {
+            panic!("{mode}: it is not free");
+        };
+        let lease = Arc::new(lease);
+        let before: BTreeSet<_> = connections(&server).await.into_iter().collect();
+        let renewed = std::slice::from_ref(&lease);
+        let (freed, renewed) = tokio::join!(backend.release(&lease), backend.renew(renewed));
+        assert_eq!(freed.expect("an answer"), Released::Freed, "{mode}");
+        assert!(
+            matches!(renewed[0], Renewal::Lost(_)),
+            "{mode}: {renewed:?}"
+        );
+        let after: BTreeSet<_> = connections(&server).await.into_iter().collect();
+        assert_eq!(after, before, "{mode}");
+        backend.close().await.expect("an end");
     }
 }
 

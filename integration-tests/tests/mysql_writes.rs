@@ -24,6 +24,7 @@ on_both!(
     of_two_writers_who_read_the_same_version_one_fails,
     writers_who_retry_lose_no_update,
     fence_refuses_lower_tokens_for_each_resource_and_prefix,
+    fence_survives_a_change_of_store,
     stale_holder_of_a_real_lock_cannot_write,
 );
 
@@ -143,6 +144,46 @@ async fn fence_refuses_lower_tokens_for_each_resource_and_prefix(flavor: Flavor)
             assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
         }
         tx.commit().await.expect("a commit");
+    }
+}
+
+async fn fence_survives_a_change_of_store(flavor: Flavor) {
+    let server = integration_tests::mysql_of(flavor).await.expect("a server");
+    let mut conn = connection(server.url()).await;
+    let old = Fence::new("fence_moved_")
+        .expect("a prefix")
+        .of_store("redis://cache");
+    conn.query_drop(old.table_sql()).await.expect("a table");
+    old.reset(&mut conn, "r").await.expect("on purpose");
+    let new = old.clone().of_store("etcd://h");
+    let moved = new.clone().in_epoch(1);
+    for (fence, token, refused) in [
+        (&old, 1_790_000_000_000_000, None),
+        (
+            &new,
+            209,
+            Some((ErrorKind::Conflict, "raise the epoch to 1")),
+        ),
+        (&moved, 209, None),
+        (&moved, 210, None),
+        (&moved, 209, Some((ErrorKind::Lost, "its hold was lost"))),
+        (
+            &old,
+            1_790_000_000_000_001,
+            Some((ErrorKind::Conflict, "before the move")),
+        ),
+    ] {
+        let mut tx = begin(&mut conn).await;
+        let outcome = fence.check(&mut tx, "r", FencingToken::new(token)).await;
+        match (outcome, refused) {
+            (Ok(()), None) => tx.commit().await.expect("a commit"),
+            (Err(error), Some((kind, reason))) => {
+                assert_eq!(error.kind(), kind, "{error}");
+                assert!(error.to_string().contains(reason), "{error}");
+                tx.rollback().await.expect("a rollback");
+            }
+            (outcome, _) => panic!("token {token}: {outcome:?}"),
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! The whole conformance suite against PostgreSQL: directly, and behind a PgBouncer that gives connections to others after each transaction.
+//! The whole conformance suite against PostgreSQL, in both modes; `lease` directly, and behind a PgBouncer that gives connections to others
+//! after each transaction.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,14 +11,15 @@
 mod postgres_support;
 
 use std::process::ExitCode;
-use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
-use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, async_trait};
+use dlock_conformance::proxy::ProxyFault;
+use dlock_conformance::{Ability, Faulty, Harness, Residue, Timings, async_trait};
 use dlock_core::backend::Backend;
 use dlock_core::{Error, ErrorKind, Name, Result};
 use dlock_postgres::Config;
-use integration_tests::{Direction, FaultProxy, PgBouncer, PgBouncerServer, PostgresServer};
+use integration_tests::{PgBouncer, PgBouncerServer, PostgresServer};
 use postgres_support::{connection, with};
 use tokio::sync::OnceCell;
 
@@ -29,6 +31,15 @@ fn main() -> ExitCode {
         Arc::new(Store {
             name: "postgres_lease",
             prefix: "c_",
+            mode: "lease",
+            url: OnceLock::new(),
+            server: OnceCell::new(),
+            bouncer: None,
+        }),
+        Arc::new(Store {
+            name: "postgres_session",
+            prefix: "s_",
+            mode: "session",
             url: OnceLock::new(),
             server: OnceCell::new(),
             bouncer: None,
@@ -36,6 +47,7 @@ fn main() -> ExitCode {
         Arc::new(Store {
             name: "postgres_lease_pgbouncer",
             prefix: "b_",
+            mode: "lease",
             url: OnceLock::new(),
             server: OnceCell::new(),
             bouncer: Some(OnceCell::new()),
@@ -43,16 +55,25 @@ fn main() -> ExitCode {
     ])
 }
 
+/// A session has no time at the server that could be set back; the suite breaks the lock instead.
+const CONNECTED: &[Ability] = &[
+    Ability::Cut,
+    Ability::Hang,
+    Ability::HalfOpen,
+    Ability::LoseReply,
+    Ability::DelayReplies,
+    Ability::Residue,
+];
+
 /// The cases have runtimes of their own; what the server needs outlives them here.
 static RUNTIME: LazyLock<tokio::runtime::Runtime> =
     LazyLock::new(|| tokio::runtime::Runtime::new().expect("a runtime"));
-
-static KEPT: Mutex<Vec<Arc<FaultProxy>>> = Mutex::new(Vec::new());
 
 /// A server, perhaps with a pooler in front.
 struct Store {
     name: &'static str,
     prefix: &'static str,
+    mode: &'static str,
     /// Once it runs.
     url: OnceLock<String>,
     server: OnceCell<PostgresServer>,
@@ -102,7 +123,10 @@ impl Store {
 
     fn url(&self, addr: std::net::SocketAddr) -> String {
         let url = format!("postgres://dlock@{addr}/dlock");
-        with(&url, &format!("table_prefix={}", self.prefix))
+        with(
+            &url,
+            &format!("table_prefix={}&mode={}", self.prefix, self.mode),
+        )
     }
 
     async fn admin(&self) -> Result<tokio_postgres::Client> {
@@ -121,20 +145,29 @@ impl Harness for Store {
     }
 
     fn abilities(&self) -> &'static [Ability] {
-        Ability::ALL
+        match self.mode {
+            "lease" => Ability::COMMON,
+            _ => CONNECTED,
+        }
+    }
+
+    fn holds_outlive_connections(&self) -> bool {
+        self.mode == "lease"
+    }
+
+    /// A connection of mode session that falls silent is ended by the server after a validity, and the next holder waits for another one.
+    fn timings(&self) -> Timings {
+        match self.mode {
+            "lease" => Timings::default(),
+            _ => Timings::default().tolerance(Duration::from_secs(4)),
+        }
     }
 
     async fn faulty(&self) -> Result<Faulty> {
-        let proxy = FaultProxy::start(self.addr().await?)
-            .await
-            .map_err(broken)?;
-        let url = self.url(proxy.addr());
-        let proxy = Arc::new(proxy);
-        // A case may drop the handle and go on with the client.
-        KEPT.lock().expect("no panic").push(proxy.clone());
+        let fault = ProxyFault::start(&[self.addr().await?]).await?;
         Ok(Faulty {
-            backend: open(&url).await?,
-            fault: Arc::new(Line(proxy)),
+            backend: open(&self.url(fault.addrs()[0])).await?,
+            fault: Arc::new(fault),
         })
     }
 
@@ -164,6 +197,9 @@ impl Harness for Store {
             left.insert(what.to_owned(), row.get::<_, i64>(0).unsigned_abs());
             Ok(())
         };
+        if self.mode == "session" {
+            count("marks", format!("{prefix}sessions WHERE owner IS NOT NULL")).await?;
+        }
         count("holds", format!("{prefix}locks WHERE owner IS NOT NULL")).await?;
         count("holders", format!("{prefix}holders")).await?;
         count("waiters", format!("{prefix}waiters")).await?;
@@ -185,32 +221,5 @@ impl Harness for Store {
 
     fn address(&self) -> String {
         self.url.get().cloned().unwrap_or_default()
-    }
-}
-
-struct Line(Arc<FaultProxy>);
-
-#[async_trait]
-impl Fault for Line {
-    async fn cut(&self) {
-        self.0.refuse();
-        self.0.reset_all().await;
-    }
-
-    async fn hang(&self) {
-        self.0.black_hole(Direction::Both);
-    }
-
-    async fn heal(&self) {
-        self.0.heal().await;
-        self.0.accept();
-    }
-
-    async fn lose_reply(&self) {
-        self.0.drop_reply(1);
-    }
-
-    async fn delay_replies(&self, delay: Duration) {
-        self.0.delay(Direction::ToClient, delay);
     }
 }

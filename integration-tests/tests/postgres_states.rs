@@ -188,6 +188,28 @@ async fn certificates_of_both_sides_are_checked() {
         )
         .await;
     }
+    // Without ca=FILE the machine's own authorities count: another process is told of ours.
+    for (roots, expected) in [("ca.pem", "held"), ("stranger.pem", "nobody we trust")] {
+        let mut process = tokio::process::Command::new(env!("CARGO_BIN_EXE_hold-lock"))
+            .args([url("dlock", "").as_str(), "c", "exclusive"])
+            .env("SSL_CERT_FILE", folder.file(roots))
+            .env_remove("SSL_CERT_DIR")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let lines = tokio::io::BufReader::new(process.stdout.take().expect("piped"));
+        let mut lines = tokio::io::AsyncBufReadExt::lines(lines);
+        let mut output = String::new();
+        while !output.contains("held") && !output.contains("failed") {
+            let line = soon("a word", lines.next_line()).await;
+            output += &line.expect("its output").expect("a word");
+        }
+        // It ends with its input.
+        drop(process.stdin.take());
+        process.wait().await.expect("it ends");
+        assert!(output.contains(expected), "{roots}: {output}");
+    }
     let stranger = format!("&ca={}", file("stranger.pem"));
     let unknown = format!(
         "{ca}&cert={}&key={}",
@@ -336,6 +358,71 @@ async fn a_server_without_a_free_connection_is_told() {
     let error = error.expect_err("no connection");
     assert_eq!(error.kind(), ErrorKind::Store);
     assert!(error.to_string().contains("max_connections"), "{error}");
+}
+
+/// All places of the server are taken, in both modes: that is neither "busy" nor an outage of the network, and passes with the cause.
+#[tokio::test(flavor = "multi_thread")]
+async fn max_connections_is_an_error_of_its_own_and_passes() {
+    let settings = Postgres::set(&["max_connections=20", "superuser_reserved_connections=3"]);
+    let server = PostgresServer::start_with(settings).await.expect("small");
+    let sql = "CREATE ROLE app LOGIN PASSWORD 'app'; GRANT ALL ON SCHEMA public TO app";
+    server.sql(sql).await.expect("a user");
+    for mode in ["lease", "session"] {
+        let url = with(&of_app(&server), &format!("mode={mode}"));
+        let locks = client(&url).await;
+        let held = lock(&locks, "held").await;
+        let mut taken = Vec::new();
+        let full = loop {
+            let plain = of_app(&server);
+            match tokio_postgres::connect(&plain, tokio_postgres::NoTls).await {
+                Ok((client, connection)) => taken.push((client, tokio::spawn(connection))),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.code().map(|code| code.code()), Some("53300"));
+        let config = Config::from_url(&url).expect("a good URL");
+        let error = config.connect().await.expect_err("no place");
+        assert_eq!(error.kind(), ErrorKind::Store, "{error}");
+        assert!(error.to_string().contains("max_connections"), "{error}");
+        // What is held goes on, and can be given back without a new connection.
+        assert!(held.is_held());
+        free(held).await;
+        drop(taken);
+        drop(
+            until("there is room", SOON, || async {
+                let taken = locks.mutex("later").expect("a name").try_lock().await;
+                taken.map_err(|error| integration_tests::Error::answer("try", error.to_string()))
+            })
+            .await
+            .expect("room")
+            .expect("nobody else wants it"),
+        );
+        locks.close().await.expect("closed");
+    }
+}
+
+/// What the server undoes because of others is asked for again, within the limit for an answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn serialization_failures_are_tried_again_within_the_limit() {
+    let server = start().await;
+    let locks = client(&with(&server.url(), "answer_timeout=2s")).await;
+    // A sequence is not rolled back, so it counts the tries.
+    let failing = "CREATE SEQUENCE tries; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+        IF nextval('tries') <= 3 THEN RAISE EXCEPTION 'others were quicker' USING ERRCODE = '40001'; END IF; RETURN NEW; END $$; \
+        CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON dlock_locks FOR EACH ROW EXECUTE FUNCTION fail()";
+    server.sql(failing).await.expect("a trigger");
+    let guard = lock(&locks, "a").await;
+    let tries = server.sql("SELECT last_value FROM tries").await;
+    let tries: u32 = tries.expect("a number").trim().parse().expect("a number");
+    assert!(tries >= 4, "{tries} tries");
+    free(guard).await;
+    // One that does not end is an error in time, and never "busy".
+    let sql = "ALTER SEQUENCE tries RESTART WITH -1000000 MINVALUE -2000000";
+    server.sql(sql).await.expect("for ever");
+    let mutex = locks.mutex("b").expect("a name");
+    let error = soon("the limit", mutex.try_lock()).await;
+    let error = error.expect_err("no end");
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
 }
 
 /// Somebody keeps the row of a lock for longer than the server lets us wait for it.
@@ -579,7 +666,7 @@ async fn a_hold_goes_on_at_a_standby_that_was_promoted() {
     );
 
     let both = format!(
-        "postgres://dlock@{},{}/dlock?connect_timeout=1s",
+        "postgres://dlock@{},{}/dlock?connect_timeout=1s&target_session_attrs=read-write",
         standby.addr(),
         primary.addr()
     );
@@ -745,6 +832,32 @@ async fn a_sweep_keeps_tokens_that_the_sequence_does_not_know() {
     let guard = lock(&locks, "a").await;
     let token = guard.token().expect("a token").get();
     assert!(token > 5000, "{token} after 5000");
+    free(guard).await;
+}
+
+/// As on a logical replica, or after a restore of the tables alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_go_on_after_a_sweep_though_the_sequence_was_left_behind() {
+    let server = start().await;
+    let backend = backend(&server.url()).await;
+    let locks = Locks::new(backend.clone()).expect("defaults");
+    for _ in 0..10 {
+        free(lock(&locks, "a").await).await;
+    }
+    let guard = lock(&locks, "a").await;
+    let before = guard.token().expect("a token");
+    free(guard).await;
+    backend.sweep(Duration::ZERO).await.expect("a sweep");
+    let rows = server.sql("SELECT count(*) FROM dlock_locks").await;
+    assert_eq!(rows.expect("a count").trim(), "0", "nothing was swept");
+    let behind = "SELECT setval('dlock_tokens', 1, false)";
+    server.sql(behind).await.expect("the sequence");
+    let guard = lock(&locks, "a").await;
+    assert!(
+        guard.token() > Some(before),
+        "{:?} after {before}",
+        guard.token()
+    );
     free(guard).await;
 }
 

@@ -90,18 +90,23 @@ async fn one_process_of_the_sale() {
 async fn stock_ends_at_zero_from_three_processes_and_is_oversold_without_a_lock() {
     let server = shop().await;
     let purchases = STOCK / WORKERS;
-    for how in ["locked", "free"] {
+    for (how, mode) in [
+        ("locked", "lease"),
+        ("locked", "session"),
+        ("free", "lease"),
+    ] {
         fill(&server, STOCK).await;
-        let url = server.url();
+        let url = with(&server.url(), &format!("mode={mode}"));
         let sale = Sale::start(|workers| format!("{url} {workers} {purchases} {how}"));
         let (sold, left) = (sale.sold().await, stock(&server).await);
         assert_eq!(sold, STOCK);
         match how {
-            "locked" => assert_eq!(left, 0),
+            "locked" => assert_eq!(left, 0, "{mode}"),
             _ => assert!(left > 0, "nobody was oversold: the sale shows nothing"),
         }
     }
-    let left = "SELECT (SELECT count(*) FROM dlock_waiters) + (SELECT count(*) FROM dlock_locks WHERE owner IS NOT NULL)";
+    let left = "SELECT (SELECT count(*) FROM dlock_waiters) + (SELECT count(*) FROM dlock_locks WHERE owner IS NOT NULL) \
+        + (SELECT count(*) FROM dlock_sessions WHERE owner IS NOT NULL)";
     assert_eq!(server.sql(left).await.expect("a count").trim(), "0");
 }
 
@@ -162,6 +167,47 @@ async fn a_stale_holder_cannot_write_behind_a_later_one() {
     let error: dlock_core::Error = write(7).await.expect_err("a stale one");
     assert_eq!(error.kind(), ErrorKind::Lost);
     assert_eq!(stock(&server).await, 7);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_survives_a_change_of_store() {
+    let server = shop().await;
+    let old = Fence::new("public", "moved_")
+        .expect("a prefix")
+        .of_store("redis://cache");
+    server.sql(old.table_sql()).await.expect("a table");
+    let new = old.clone().of_store("etcd://h");
+    let mut conn = connection(&server.url()).await;
+    let mut write = async |fence: &Fence, token: u64| {
+        let tx = conn.transaction().await.expect("a transaction");
+        let outcome = fence.check(&tx, "r", FencingToken::new(token)).await;
+        if outcome.is_ok() {
+            tx.commit().await.expect("a commit");
+        }
+        outcome
+    };
+    // Redis counts in microseconds, etcd in revisions.
+    write(&old, 1_790_000_000_000_000)
+        .await
+        .expect("the old store");
+    let error = write(&new, 209).await.expect_err("no match");
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(
+        error.to_string().contains("raise the epoch to 1"),
+        "{error}"
+    );
+    let moved = new.clone().in_epoch(1);
+    write(&moved, 209).await.expect("a new epoch");
+    write(&moved, 210).await.expect("a later holder");
+    let error = write(&moved, 209).await.expect_err("a stale one");
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    let error = write(&old, 1_790_000_000_000_001).await;
+    let error = error.expect_err("from before the move");
+    assert!(error.to_string().contains("before the move"), "{error}");
+    let conn = connection(&server.url()).await;
+    moved.reset(&conn, "r").await.expect("on purpose");
+    let first = old.check(&conn, "r", FencingToken::new(1)).await;
+    first.expect("nothing is known after a reset");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -80,7 +80,7 @@ async fn credentials_are_asked_for_with_each_connection() {
     let given = current.clone();
     let config = config(&server.url()).credentials(move || {
         let password = *given.lock().expect("no panic");
-        async move { Ok(Login::new(password).user("app")) }
+        async move { Ok(Login::new("app", password)) }
     });
     let locks = Locks::new(config.connect().await.expect("a connection")).expect("defaults");
     lives_on(&locks, async || {
@@ -115,7 +115,7 @@ async fn in_a_cluster_too_the_password_may_change() {
     let url = format!("redis+cluster://{}?answer_timeout=500ms", hosts.join(","));
     let config = config(&url).credentials(move || {
         let password = *given.lock().expect("no panic");
-        async move { Ok(Login::new(password).user("app")) }
+        async move { Ok(Login::new("app", password)) }
     });
     let locks = Locks::new(config.connect().await.expect("a connection")).expect("defaults");
     lives_on(&locks, async || {

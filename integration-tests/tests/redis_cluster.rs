@@ -331,6 +331,37 @@ async fn in_a_cluster_nothing_is_sent_twice_in_secret() {
     assert!(!locks.inspect("a").await.expect("inspect").is_locked());
 }
 
+/// How often a node was asked to run a script that it did not know.
+async fn unknown_scripts(node: &RedisServer) -> String {
+    let errors = node.command(&["INFO", "errorstats"]).await.expect("INFO");
+    let errors = errors.text().unwrap_or_default();
+    let line = errors.lines().find(|line| line.contains("NOSCRIPT"));
+    line.unwrap_or_default().to_owned()
+}
+
+/// A renewal has a part of the lease, and two slow answers may take longer. So every node knows its script before the first one, not only the
+/// node that was asked when we connected.
+#[tokio::test]
+async fn the_first_renewal_at_any_node_is_one_request() {
+    let cluster = RedisCluster::start().await.expect("a cluster");
+    let locks = client_with(&url(cluster.addrs()), patient()).await;
+    for node in cluster.nodes() {
+        let mut name = String::new();
+        for n in 0.. {
+            name = format!("renewed{n}");
+            let key = format!("dlock:{{{name}}}");
+            if cluster.master_of(&key).await.expect("a master").port() == node.port() {
+                break;
+            }
+        }
+        let guard = lock(&locks, &name).await;
+        let before = unknown_scripts(node).await;
+        guard.renew_now().await.expect("renewed");
+        assert_eq!(unknown_scripts(node).await, before, "{name}");
+        assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    }
+}
+
 /// A lock whose node is another one than that of the lock "a".
 async fn elsewhere(cluster: &RedisCluster) -> String {
     let here = cluster.master_of("dlock:{a}").await.expect("a master");

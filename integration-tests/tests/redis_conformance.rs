@@ -175,7 +175,7 @@ impl Harness for Store {
     }
 
     fn abilities(&self) -> &'static [Ability] {
-        Ability::ALL
+        Ability::COMMON
     }
 
     async fn faulty(&self) -> Result<Faulty> {

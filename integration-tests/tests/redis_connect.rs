@@ -12,7 +12,7 @@ mod redis_support;
 
 use std::time::{Duration, Instant};
 
-use dlock_core::{ErrorKind, Released};
+use dlock_core::{ErrorKind, Released, kit};
 use dlock_redis::Config;
 use integration_tests::{
     Direction, FaultProxy, Redis, RedisCluster, RedisServer, SentinelGroup, Tls,
@@ -120,7 +120,7 @@ async fn another_protocol() {
     )
     .await;
     refused(
-        Config::single("127.0.0.1", web).tls(true),
+        Config::single("127.0.0.1", web).tls(kit::Tls::new()),
         ErrorKind::Store,
         "does not speak TLS",
     )
@@ -289,14 +289,17 @@ async fn tls_with_an_authority_and_a_certificate_of_our_own() {
     .expect("redis");
     let at = || Config::single("localhost", server.tls_port());
     works(
-        at().ca(read("ca.pem"))
-            .client_certificate(read("ca-client.pem"), read("ca-client.key")),
+        at().tls(
+            kit::Tls::new()
+                .ca(read("ca.pem"))
+                .client_certificate(read("ca-client.pem"), read("ca-client.key")),
+        ),
     )
     .await;
     // Without a certificate of ours the server hangs up; without its authority we do.
-    refused(at().tls(true), ErrorKind::Denied, "certificate").await;
+    refused(at().tls(kit::Tls::new()), ErrorKind::Denied, "certificate").await;
     let error = at()
-        .ca(read("ca.pem"))
+        .tls(kit::Tls::new().ca(read("ca.pem")))
         .connect()
         .await
         .expect_err("no client certificate");

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use dlock_core::{ErrorKind, Guard, Locks, Order, Released, Settings};
 use futures::future::join_all;
-use integration_tests::{Direction, FaultProxy, Redis, RedisServer};
+use integration_tests::{Direction, FaultProxy, Redis, RedisServer, Reply};
 use redis_support::*;
 
 const TASKS: u64 = 100;
@@ -95,6 +95,57 @@ async fn a_crowd_needs_fewer_requests_and_nobody_gets_another_s_answer() {
         "{requests} requests for {cycles} cycles: they did not go together"
     );
     assert_eq!(residue(&server).await, Vec::<String>::new());
+}
+
+/// A client that has taken a lock a moment ago believes that its key is there, and names no other. When it is not there, the lock is had all the
+/// same, but not past somebody who waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_whose_keys_are_gone_are_looked_at_with_all_their_keys() {
+    let server = RedisServer::start().await.expect("redis");
+    let locks = client(&server.url()).await;
+    let rooms = rooms(64);
+    let all_rooms = async || {
+        // The first one comes last, when many are under way.
+        let tasks = (1..=64).map(|task| tokio::spawn(work(locks.clone(), rooms.clone(), task, 1)));
+        let done = join_all(tasks.collect::<Vec<_>>()).await;
+        done.into_iter()
+            .map(|task| task.expect("a task"))
+            .sum::<u64>()
+    };
+    let lose_all_keys = async || {
+        let keys = server.command(&["KEYS", "dlock:{room:*}"]).await;
+        let keys = keys.expect("KEYS");
+        for key in keys.list().iter().filter_map(Reply::text) {
+            server.command(&["DEL", &key]).await.expect("DEL");
+        }
+    };
+    for _ in 0..4 {
+        assert_eq!(all_rooms().await, 64);
+        lose_all_keys().await;
+        assert_eq!(all_rooms().await, 64);
+    }
+    // Somebody stands in the queue of the first room, and listens.
+    let inboxes = server.command(&["PUBSUB", "CHANNELS", "dlock:inbox:*"]);
+    let inboxes = inboxes.await.expect("PUBSUB");
+    let inbox = inboxes.list()[0].text().expect("an inbox");
+    let waiter = "1".repeat(32);
+    let about = format!("9999999999999X 30000 {inbox} somebody");
+    lose_all_keys().await;
+    for command in [
+        ["ZADD", "dlock:{room:0}:q", "1", &waiter],
+        ["HSET", "dlock:{room:0}:w", &waiter, &about],
+    ] {
+        server.command(&command).await.expect("a waiter");
+    }
+    let others = (1..64).map(|task| tokio::spawn(work(locks.clone(), rooms.clone(), task, 1)));
+    let others: Vec<_> = others.collect();
+    let mutex = locks.mutex("room:0").expect("a name");
+    let first = tokio::spawn(async move { mutex.try_lock().await }).await;
+    let first = first.expect("a task").expect("an answer");
+    assert!(first.is_none(), "past the waiter");
+    join_all(others).await;
+    let info = locks.inspect("room:0").await.expect("inspect");
+    assert_eq!(info.holders[0].label, "somebody");
 }
 
 /// Tasks that do not take turns among themselves meet in one trip, also with the release before them.

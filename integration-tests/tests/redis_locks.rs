@@ -17,68 +17,6 @@ use integration_tests::{Direction, FaultProxy, RedisServer};
 use redis_support::*;
 
 #[tokio::test]
-async fn a_cycle_costs_two_requests_and_leaves_a_counter() {
-    let server = RedisServer::start().await.expect("redis");
-    let locks = client(&server.url()).await;
-    // The first cycle teaches the server the scripts.
-    assert_eq!(
-        lock(&locks, "warm").await.release().await.expect("release"),
-        Released::Freed
-    );
-    server
-        .command(&["CONFIG", "RESETSTAT"])
-        .await
-        .expect("reset");
-    let mut last = 0;
-    for _ in 0..50 {
-        let guard = lock(&locks, "stock:42").await;
-        let token = guard.token().expect("fencing").get();
-        assert!(token > last);
-        last = token;
-        assert_eq!(guard.release().await.expect("release"), Released::Freed);
-    }
-    assert_eq!(calls(&server, "evalsha").await, 100);
-    assert_eq!(calls(&server, "eval").await, 0);
-    assert_eq!(calls(&server, "publish").await, 0);
-    assert_eq!(residue(&server).await, Vec::<String>::new());
-}
-
-#[tokio::test]
-async fn a_contended_hand_off_costs_at_most_three_requests_and_one_message() {
-    const ROUNDS: u64 = 20;
-    let server = RedisServer::start().await.expect("redis");
-    let clients = [client(&server.url()).await, client(&server.url()).await];
-    for locks in &clients {
-        let _ = lock(locks, "warm").await.release().await;
-    }
-    let mut guard = lock(&clients[0], "a").await;
-    server
-        .command(&["CONFIG", "RESETSTAT"])
-        .await
-        .expect("reset");
-    for round in 0..ROUNDS {
-        let other = clients[(round as usize + 1) % 2].clone();
-        let waiter = tokio::spawn(async move { lock(&other, "a").await });
-        // The queue is looked at without a script, so as not to count.
-        integration_tests::until("a waiter", SOON, || async {
-            let queue = server.command(&["ZCARD", "dlock:{a}:q"]).await?;
-            if number(&queue) == 1 {
-                return Ok(());
-            }
-            Err(integration_tests::Error::answer("ZCARD", "0"))
-        })
-        .await
-        .expect("a waiter");
-        assert_eq!(guard.release().await.expect("release"), Released::Freed);
-        guard = waiter.await.expect("the waiter");
-    }
-    // Enqueue and release; one more for a sign of life on a machine that sleeps.
-    let requests = calls(&server, "evalsha").await;
-    assert!(requests <= 3 * ROUNDS, "{requests} for {ROUNDS} hand-offs");
-    assert_eq!(calls(&server, "publish").await, ROUNDS);
-}
-
-#[tokio::test]
 async fn waiters_of_many_clients_are_served_in_order() {
     let server = RedisServer::start().await.expect("redis");
     let first = client(&server.url()).await;

@@ -210,7 +210,9 @@ async fn nodes_that_keep_every_write_need_not_tell_their_age() {
     let url = three.url("");
     let url = url.replace("redlock://", "redlock://locker:password@");
     cycle(&client(&format!("{url}{PERSISTENT}")).await, "a").await;
-    let error = dlock::connect(&url).await.expect_err("their age is needed");
+    let error = dlocks::connect(&url)
+        .await
+        .expect_err("their age is needed");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("INFO"), "{error}");
 }
@@ -300,7 +302,7 @@ async fn a_node_with_another_password_is_missed_by_nobody_and_two_are_named() {
         .await
         .expect("servers");
     let url = three.url(PERSISTENT);
-    let error = dlock::connect(&url.replace("redlock://", "redlock://:hunter2@"))
+    let error = dlocks::connect(&url.replace("redlock://", "redlock://:hunter2@"))
         .await
         .expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");

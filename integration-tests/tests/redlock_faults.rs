@@ -63,7 +63,7 @@ async fn one_and_two_nodes_down_are_not_missed_and_three_are() {
     assert_eq!(text.matches("is the server running?").count(), 3, "{text}");
     let others = text.matches("granted").count() + text.matches("not waited for").count();
     assert_eq!(others, 2, "{text}");
-    let error = dlock::connect(&five.url(PERSISTENT))
+    let error = dlocks::connect(&five.url(PERSISTENT))
         .await
         .expect_err("no quorum");
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");

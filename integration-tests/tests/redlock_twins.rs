@@ -30,7 +30,7 @@ async fn one_server_under_two_names_is_refused() {
         "redlock://127.0.0.1:{port},localhost:{port},127.0.0.1:{}",
         three.servers[1].port()
     );
-    let error = dlock::connect(&url)
+    let error = dlocks::connect(&url)
         .await
         .expect_err("the same server twice");
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");

@@ -9,11 +9,12 @@
 mod certificates;
 mod zk_support;
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dlock_core::{ErrorKind, Locks, Released};
-use dlock_zk::{Access, Config};
-use integration_tests::{Direction, FaultProxy, Folder, Tls, ZooKeeper, ZooKeeperServer};
+use dlock_core::{Error, ErrorKind, Locks, Released};
+use dlock_zk::{Access, Auth, Config, Login};
+use integration_tests::{Direction, FaultProxy, Folder, Tls, ZooKeeper, ZooKeeperServer, until};
 use zk_support::*;
 
 /// The error of a connect, and that it came within the connect time-out.
@@ -84,8 +85,8 @@ async fn authentication_that_fails_is_denied() {
     );
 }
 
-#[tokio::test]
-async fn users_whom_the_server_knows_come_in_by_sasl() {
+/// A server that knows the users `app` with the password `s3cret` and `other` with `0ther`.
+async fn with_users() -> (Folder, ZooKeeperServer) {
     let folder = Folder::new("zk-sasl").expect("a folder");
     let jaas = folder.file("jaas.conf");
     let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
@@ -99,6 +100,12 @@ async fn users_whom_the_server_knows_come_in_by_sasl() {
     let server = ZooKeeperServer::start_with(settings)
         .await
         .expect("zookeeper");
+    (folder, server)
+}
+
+#[tokio::test]
+async fn users_whom_the_server_knows_come_in_by_sasl() {
+    let (_folder, server) = with_users().await;
     let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
     let url = |user: &str| {
         format!(
@@ -173,7 +180,8 @@ async fn readers_may_look_where_they_are_let() {
     let server = ZooKeeperServer::start().await.expect("zookeeper");
     let config = Config::from_url(&server.url()).expect("a URL");
     let config = config
-        .credentials("app", "s3cret")
+        .user("app")
+        .password("s3cret")
         .access(Access::CreatorAndReaders);
     let mine = Locks::new(config.connect().await.expect("a connection"));
     let guard = lock(&mine.expect("defaults"), "a").await;
@@ -339,4 +347,58 @@ async fn password_is_read_from_its_file_for_each_connection() {
     for guard in [guard, next] {
         assert_eq!(guard.release().await.expect("release"), Released::Freed);
     }
+}
+
+/// Whoever gives the password is asked for each connection. Who opens a session hears why there is none; an open session outlives it.
+#[tokio::test]
+async fn password_is_asked_for_with_each_connection() {
+    let (_folder, server) = with_users().await;
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let url = format!("zk://{}?session=30s", proxy.addr());
+    let (password, asked) = (
+        Arc::new(Mutex::new(Some("s3cret"))),
+        Arc::new(Mutex::new(0)),
+    );
+    let config = Config::from_url(&url).expect("a good URL");
+    let config = config.auth(Auth::Sasl).credentials({
+        let (password, asked) = (password.clone(), asked.clone());
+        move || {
+            *asked.lock().expect("no panic") += 1;
+            let password = *password.lock().expect("no panic");
+            async move {
+                let sealed = || Error::new(ErrorKind::Denied, "the vault is sealed");
+                Ok(Login::new("app", password.ok_or_else(sealed)?))
+            }
+        }
+    });
+    assert!(!format!("{config:?}").contains("s3cret"));
+    let backend = config.clone().connect().await.expect("a connection");
+    assert_eq!(
+        *asked.lock().expect("no panic"),
+        1,
+        "once for one connection"
+    );
+    let locks = Locks::new(backend).expect("defaults");
+    let guard = lock(&locks, "a").await;
+    *password.lock().expect("no panic") = None;
+    proxy.reset_all().await;
+    let error = config.connect().await.expect_err("no password");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("the vault is sealed"), "{error}");
+    let before = *asked.lock().expect("no panic");
+    until("another try", Duration::from_secs(20), || async {
+        match *asked.lock().expect("no panic") {
+            more if more > before => Ok(()),
+            _ => Err(integration_tests::Error::answer(
+                "asked",
+                "no more than before",
+            )),
+        }
+    })
+    .await
+    .expect("the session goes on");
+    *password.lock().expect("no panic") = Some("s3cret");
+    renewed(&locks).await;
+    assert!(guard.is_held());
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
 }

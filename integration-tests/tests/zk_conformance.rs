@@ -9,22 +9,21 @@
 mod zk_support;
 
 use std::process::ExitCode;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, Timings, async_trait};
+use dlock_conformance::proxy::ProxyFault;
+use dlock_conformance::{Ability, Faulty, Harness, Residue, Timings, async_trait};
 use dlock_core::backend::Backend;
 use dlock_core::{Error, ErrorKind, Name, Result};
 use dlock_zk::Config;
-use integration_tests::{Direction, FaultProxy, ZooKeeperEnsemble, ZooKeeperServer};
+use integration_tests::{ZooKeeperEnsemble, ZooKeeperServer};
 use tokio::sync::OnceCell;
 use zk_support::{Admin, count, with_quick_clean_up};
 
 /// The cases have runtimes of their own; what the servers need outlives them here.
 static RUNTIME: LazyLock<tokio::runtime::Runtime> =
     LazyLock::new(|| tokio::runtime::Runtime::new().expect("a runtime"));
-
-static KEPT: Mutex<Vec<Arc<FaultProxy>>> = Mutex::new(Vec::new());
 
 /// Short, for the cases that wait for its end; and long enough to notice a cut and to connect again on a loaded machine.
 const SESSION: &str = "?session=4s";
@@ -102,22 +101,16 @@ impl Harness for Store {
     }
 
     fn abilities(&self) -> &'static [Ability] {
-        Ability::ALL
+        Ability::COMMON
     }
 
     /// Behind a proxy to one server, and to no other.
     async fn faulty(&self) -> Result<Faulty> {
         let deployed = self.deployed().await?;
-        let proxy = FaultProxy::start(deployed.servers()[0].addr())
-            .await
-            .map_err(broken)?;
-        let url = format!("zk://{}{SESSION}", proxy.addr());
-        let proxy = Arc::new(proxy);
-        // A case may drop the handle and go on with the client.
-        KEPT.lock().expect("no panic").push(proxy.clone());
+        let fault = ProxyFault::start(&[deployed.servers()[0].addr()]).await?;
         Ok(Faulty {
-            backend: open(&url).await?,
-            fault: Arc::new(Line(proxy)),
+            backend: open(&format!("zk://{}{SESSION}", fault.addrs()[0])).await?,
+            fault: Arc::new(fault),
         })
     }
 
@@ -144,33 +137,6 @@ impl Harness for Store {
 
     fn address(&self) -> String {
         self.deployed.get().map(Deployed::url).unwrap_or_default()
-    }
-}
-
-struct Line(Arc<FaultProxy>);
-
-#[async_trait]
-impl Fault for Line {
-    async fn cut(&self) {
-        self.0.refuse();
-        self.0.reset_all().await;
-    }
-
-    async fn hang(&self) {
-        self.0.black_hole(Direction::Both);
-    }
-
-    async fn heal(&self) {
-        self.0.heal().await;
-        self.0.accept();
-    }
-
-    async fn lose_reply(&self) {
-        self.0.drop_reply(1);
-    }
-
-    async fn delay_replies(&self, delay: Duration) {
-        self.0.delay(Direction::ToClient, delay);
     }
 }
 

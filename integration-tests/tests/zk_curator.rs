@@ -1,4 +1,4 @@
-//! Curator's `InterProcessMutex` and our locks on one path exclude each other. Needs Debian's `libcurator-recipes-java` and a JDK.
+//! Curator's `InterProcessMutex`, and its read-write lock, and our locks on one path exclude each other. Needs Debian's `libcurator-recipes-java` and a JDK.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -36,7 +36,8 @@ struct Curator {
 }
 
 impl Curator {
-    async fn start(server: &ZooKeeperServer, path: &str) -> Self {
+    /// `recipe` is "mutex", "reader" or "writer".
+    async fn start(server: &ZooKeeperServer, path: &str, recipe: &str) -> Self {
         for jar in CLASS_PATH {
             let there = Path::new(jar).exists();
             assert!(there, "{jar} is missing: install libcurator-recipes-java");
@@ -58,7 +59,7 @@ impl Curator {
             .args(["-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"])
             .args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp"])
             .arg(format!("{class_path}:{}", output.display()))
-            .args(["CuratorHolder", &server.addr().to_string(), path])
+            .args(["CuratorHolder", &server.addr().to_string(), path, recipe])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -96,7 +97,7 @@ impl Curator {
 async fn curators_mutex_and_ours_exclude_each_other_and_take_turns() {
     let server = ZooKeeperServer::start().await.expect("zookeeper");
     let locks = client(&server.url()).await;
-    let mut curator = Curator::start(&server, "/dlock/a").await;
+    let mut curator = Curator::start(&server, "/dlock/a", "mutex").await;
     let mutex = locks.mutex("a").expect("a name");
     let lock_rw = locks.rw_lock("a").expect("a name");
     let semaphore = locks.semaphore("a", 5).expect("a name");
@@ -149,4 +150,59 @@ async fn curators_mutex_and_ours_exclude_each_other_and_take_turns() {
             curator.says("released").await;
         }
     }
+}
+
+#[tokio::test]
+async fn curators_read_write_lock_and_ours_share_and_exclude_each_other() {
+    let server = ZooKeeperServer::start().await.expect("zookeeper");
+    let locks = client(&(server.url() + "?style=read-write")).await;
+    let mut reader = Curator::start(&server, "/dlock/a", "reader").await;
+    let mut writer = Curator::start(&server, "/dlock/a", "writer").await;
+    let ours = locks.rw_lock("a").expect("a name");
+
+    // Readers of both share; whoever writes waits for all of them.
+    let reads = ours.read().await.expect("a reader");
+    reader.tell("lock").await;
+    reader.says("asking").await;
+    reader.says("held").await;
+    assert!(ours.try_write().await.expect("try").is_none());
+    writer.tell("lock").await;
+    writer.says("asking").await;
+    waiting(&locks, "a", 1).await;
+    // Whoever comes to read later waits behind it.
+    let late = tokio::spawn({
+        let ours = ours.clone();
+        async move { ours.read().await }
+    });
+    waiting(&locks, "a", 2).await;
+    assert_eq!(reads.release().await.expect("release"), Released::Freed);
+    assert!(!late.is_finished(), "a reader beside a writer that waits");
+    reader.tell("unlock").await;
+    reader.says("released").await;
+    writer.says("held").await;
+    assert!(ours.try_read().await.expect("try").is_none());
+    assert!(ours.try_write().await.expect("try").is_none());
+    assert!(!late.is_finished(), "a reader beside a writer");
+    writer.tell("unlock").await;
+    writer.says("released").await;
+    let late = timeout(SOON, late).await.expect("soon").expect("no panic");
+    let late = late.expect("the lock");
+    assert_eq!(late.release().await.expect("release"), Released::Freed);
+
+    // We write: both of theirs wait, and come in the order in which they asked.
+    let writes = ours.write().await.expect("a writer");
+    reader.tell("lock").await;
+    reader.says("asking").await;
+    waiting(&locks, "a", 1).await;
+    writer.tell("lock").await;
+    writer.says("asking").await;
+    waiting(&locks, "a", 2).await;
+    assert!(writes.is_held());
+    assert_eq!(writes.release().await.expect("release"), Released::Freed);
+    reader.says("held").await;
+    reader.tell("unlock").await;
+    reader.says("released").await;
+    writer.says("held").await;
+    writer.tell("unlock").await;
+    writer.says("released").await;
 }

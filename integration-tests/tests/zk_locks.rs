@@ -10,7 +10,7 @@ mod zk_support;
 
 use std::time::Duration;
 
-use dlock_core::{ErrorKind, Locks, Mode, Released};
+use dlock_core::{ErrorKind, Locks, Mode, Name, Order, Released, Settings};
 use integration_tests::{ZooKeeperServer, until};
 use zk_support::*;
 
@@ -30,7 +30,11 @@ async fn locks_are_nodes_with_curators_names_below_chroot_and_folder() {
         String::from_utf8_lossy(&data).starts_with("dlock:p:"),
         "{data:?}"
     );
-    assert_eq!(guard.token().expect("a token").get(), stat.czxid as u64);
+    // A transaction has 64 tokens, for as many tasks to which the hold can be passed on.
+    assert_eq!(
+        guard.token().expect("a token").get(),
+        stat.czxid as u64 * 64
+    );
     assert_eq!(guard.release().await.expect("release"), Released::Freed);
 }
 
@@ -338,4 +342,51 @@ async fn readers_who_try_are_not_kept_out_by_writers_who_try_in_vain() {
     }
     tries.abort();
     assert_eq!(held.release().await.expect("release"), Released::Freed);
+}
+
+/// Without a look at each.
+#[tokio::test]
+async fn length_of_a_queue_is_counted_by_zookeeper() {
+    let server = server().await;
+    let backend = backend(&server.url()).await;
+    let locks = client_with(&server.url(), Settings::new().order(Order::Strict)).await;
+    let length = async |name: &str| {
+        let name = Name::new(name).expect("a good name");
+        backend
+            .queue_length(&name)
+            .await
+            .expect("the store answers")
+    };
+    assert_eq!(length("a").await, 0);
+    let guard = lock(&locks, "a").await;
+    assert_eq!(length("a").await, 1);
+    let waits = (0..20).map(|_| {
+        let mutex = locks.mutex("a").expect("a good name");
+        tokio::spawn(async move { mutex.lock().await })
+    });
+    let waits: Vec<_> = waits.collect();
+    waiting(&locks, "a", 20).await;
+    assert_eq!(length("a").await, 21);
+    drop(guard);
+    for wait in waits {
+        wait.abort();
+    }
+}
+
+#[tokio::test]
+async fn reader_that_waits_already_is_let_in_by_a_downgrade() {
+    let url = shared().await + "?folder=waits_already";
+    let (mine, other) = (client(&url).await, client(&url).await);
+    let guard = mine.rw_lock("a").expect("a name").write().await;
+    let guard = guard.expect("the lock");
+    let reader = other.rw_lock("a").expect("a name");
+    let waits = tokio::spawn(async move { reader.read().await });
+    waiting(&mine, "a", 1).await;
+    guard.downgrade().await.expect("a reader");
+    let shares = tokio::time::timeout(SOON, waits).await.expect("in time");
+    let shares = shares.expect("no panic").expect("the lock");
+    assert!(guard.is_held() && shares.is_held());
+    for guard in [guard, shares] {
+        assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, IsTerminal, Write};
 
-use dlock::{Capability, LockInfo, Settings};
+use dlocks::{Capability, LockInfo, Settings};
 use serde_json::json;
 
 use crate::connect::{Store, leave};
@@ -53,7 +53,7 @@ fn cannot(name: &str, lock: &LockInfo) -> String {
     )
 }
 
-fn asked(name: &str, seen: &dlock::Result<LockInfo>) -> Result<bool, Failure> {
+fn asked(name: &str, seen: &dlocks::Result<LockInfo>) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage(
             "break asks before it frees a lock, and there is nobody to answer: add --yes",

@@ -217,7 +217,7 @@ impl RunArgs {
 }
 
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    dlock::backend::parse_duration(text).map_err(|error| error.message().to_owned())
+    dlocks::backend::parse_duration(text).map_err(|error| error.message().to_owned())
 }
 
 #[cfg(test)]

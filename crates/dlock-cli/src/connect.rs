@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use dlock::backend::BackendUrl;
-use dlock::{Locks, Settings};
+use dlocks::backend::BackendUrl;
+use dlocks::{Locks, Settings};
 
 use crate::exit::Failure;
 
@@ -67,8 +67,8 @@ pub(crate) async fn leave(locks: &Locks) {
     let _ = tokio::time::timeout(FAREWELL, locks.close()).await;
 }
 
-pub(crate) async fn open(url: &str, settings: Settings) -> dlock::Result<Locks> {
-    dlock::builder(url).settings(settings).connect().await
+pub(crate) async fn open(url: &str, settings: Settings) -> dlocks::Result<Locks> {
+    dlocks::builder(url).settings(settings).connect().await
 }
 
 /// The URL for people and for the child's environment: without password and parameters, which may hold one.

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind as Parsing;
-use dlock::{Error, ErrorKind};
+use dlocks::{Error, ErrorKind};
 
 /// A doctor's finding, or a demo that went wrong.
 pub(crate) const UNSAFE: u8 = 1;

@@ -1,6 +1,6 @@
 //! `dlock inspect`: one lock, with its holders and waiters.
 
-use dlock::{LockInfo, Settings};
+use dlocks::{LockInfo, Settings};
 
 use crate::connect::{Store, leave};
 use crate::exit::Outcome;

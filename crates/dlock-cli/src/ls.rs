@@ -1,6 +1,6 @@
 //! `dlock ls`: the locks that are held.
 
-use dlock::Settings;
+use dlocks::Settings;
 use serde_json::Value;
 
 use crate::connect::{Store, leave};

@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, SystemTime};
 
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
-use dlock::{HolderInfo, LockInfo};
+use dlocks::{HolderInfo, LockInfo};
 use serde_json::{Value, json};
 
 use crate::exit::{Failure, UNAVAILABLE};

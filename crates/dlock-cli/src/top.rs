@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
-use dlock::{LockInfo, Locks, Settings};
+use dlocks::{LockInfo, Locks, Settings};
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -135,6 +135,8 @@ fn people_see_both_runs_and_a_table() {
         "With a lock:",
         "400 of 400 sold, and 0 left",
         "exact",
+        "░  oversold by ",
+        "████████████████████████████████████████  exact\n",
         "MEDIAN",
         "P99",
         "PER SECOND",

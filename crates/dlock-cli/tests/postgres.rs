@@ -18,12 +18,27 @@ fn server() -> &'static PostgresServer {
     SERVER.get_or_init(|| wait_for(PostgresServer::start()))
 }
 
+/// The same server, with locks that are connections.
+fn sessions() -> World {
+    World::of(format!(
+        "{}?mode=session&session_validity=1s",
+        server().url()
+    ))
+}
+
 #[test]
 fn a_lock_is_held_seen_broken_and_given_back() {
-    let world = World::of(server().url());
-    let short = ["--ttl", "900ms"];
+    held_seen_and_broken(&World::of(server().url()), &["--ttl", "900ms"]);
+}
+
+#[test]
+fn a_lock_of_a_session_is_held_seen_broken_and_given_back() {
+    held_seen_and_broken(&sessions(), &[]);
+}
+
+fn held_seen_and_broken(world: &World, short: &[&str]) {
     let mut holder = world.start(
-        &short,
+        short,
         "seen",
         "echo $DLOCK_BACKEND; echo $$; exec sleep 1000",
     );
@@ -60,6 +75,34 @@ fn the_sale_is_exact_with_the_stock_in_a_row_and_leaves_no_table() {
     sells_exactly(&World::of(server().url()));
     let tables = "SELECT relname FROM pg_class WHERE relname LIKE 'dlock\\_demo%'";
     assert_eq!(wait_for(server().sql(tables)), "");
+}
+
+#[test]
+fn the_sale_is_exact_with_locks_of_sessions() {
+    sells_exactly(&sessions());
+}
+
+/// The server frees the lock with the connection; the next one waits for what the holder may believe.
+#[test]
+fn when_dlock_is_killed_its_connection_frees_the_lock() {
+    let world = sessions();
+    let holder = world.start(&[], "killed", "echo $$; exec sleep 1000");
+    let command = holder.pid_line();
+    holder.send(Signal::KILL);
+    let mut next = world.start(&[], "killed", "echo in; exec sleep 1000");
+    next.expect("in");
+    assert!(!is_running(command));
+    next.send(Signal::TERM);
+    assert_eq!(next.signal(), 15);
+}
+
+#[test]
+fn doctor_looks_at_sessions() {
+    let (code, findings) = diagnosis(&sessions());
+    assert_eq!(code, 0, "{findings:?}");
+    for check in ["version", "persistence", "replicas", "clock", "wake-up"] {
+        assert_eq!(found(&findings, check).0, "good", "{findings:?}");
+    }
 }
 
 #[test]

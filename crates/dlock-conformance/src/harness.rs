@@ -44,13 +44,22 @@ pub trait Harness: Send + Sync + 'static {
         true
     }
 
+    /// Whether a hold can go on when the connection that made it is gone. It cannot where the hold *is* the connection, as with `GET_LOCK` or a
+    /// row lock in an open transaction.
+    fn holds_outlive_connections(&self) -> bool {
+        true
+    }
+
     /// What this harness can do beyond connecting. Every ability that is named here must be implemented.
     fn abilities(&self) -> &'static [Ability] {
         &[]
     }
 
-    /// A new client whose way to the store can be disturbed, for [`Ability::Cut`], [`Ability::Hang`],
-    /// [`Ability::LoseReply`] and [`Ability::DelayReplies`].
+    /// A new client whose way to the store can be disturbed, for [`Ability::Cut`], [`Ability::Hang`], [`Ability::HalfOpen`],
+    /// [`Ability::LoseReply`], [`Ability::DelayReplies`] and [`Ability::Deny`].
+    ///
+    /// **The way must outlive the [`Fault`]**: a case may drop the handle and go on with the client. Whoever keeps a proxy in the handle
+    /// cuts the client off then. [`ProxyFault`](crate::proxy::ProxyFault) keeps its proxies until the case's runtime ends.
     ///
     /// # Errors
     ///
@@ -67,6 +76,18 @@ pub trait Harness: Send + Sync + 'static {
     async fn expire(&self, name: &Name) -> Result<()> {
         let _ = name;
         Err(lacks("expire"))
+    }
+
+    /// For [`Ability::Skew`]: moves the time of day that the store believes in, so many seconds ahead of the right time or, when negative,
+    /// behind it; zero puts it right. No other case runs meanwhile, and the case puts it right again. What counts elapsed time (a monotonic
+    /// clock, time-outs) is not to be moved. `libfaketime` does it for a server that the test starts.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be done.
+    async fn set_clock(&self, seconds_ahead: i64) -> Result<()> {
+        let _ = seconds_ahead;
+        Err(lacks("set_clock"))
     }
 
     /// For [`Ability::Residue`]: counts what is in the store and must not pile up: keys, rows, nodes, leases,
@@ -110,10 +131,16 @@ pub enum Ability {
     Cut,
     /// [`Fault::hang`].
     Hang,
+    /// [`Fault::half_open`].
+    HalfOpen,
     /// [`Fault::lose_reply`].
     LoseReply,
     /// [`Fault::delay_replies`].
     DelayReplies,
+    /// [`Fault::deny`].
+    Deny,
+    /// [`Harness::set_clock`].
+    Skew,
     /// [`Harness::expire`].
     Expire,
     /// [`Harness::residue`].
@@ -125,6 +152,21 @@ impl Ability {
     pub const ALL: &'static [Self] = &[
         Self::Cut,
         Self::Hang,
+        Self::HalfOpen,
+        Self::LoseReply,
+        Self::DelayReplies,
+        Self::Deny,
+        Self::Skew,
+        Self::Expire,
+        Self::Residue,
+    ];
+
+    /// What most harnesses have: all that a [`ProxyFault`](crate::proxy::ProxyFault) brings, a way to end a hold at the store, and a count
+    /// of what is left there.
+    pub const COMMON: &'static [Self] = &[
+        Self::Cut,
+        Self::Hang,
+        Self::HalfOpen,
         Self::LoseReply,
         Self::DelayReplies,
         Self::Expire,
@@ -137,8 +179,11 @@ impl fmt::Display for Ability {
         f.write_str(match self {
             Self::Cut => "cut the connection",
             Self::Hang => "let the connection hang",
+            Self::HalfOpen => "silence the connections that are open now and let new ones work",
             Self::LoseReply => "lose a reply",
             Self::DelayReplies => "delay replies",
+            Self::Deny => "take a client's rights away",
+            Self::Skew => "move the clock of the store",
             Self::Expire => "expire a hold",
             Self::Residue => "count what is left in the store",
         })
@@ -172,7 +217,15 @@ pub trait Fault: Send + Sync + 'static {
     /// From now on nothing gets through in either direction, and connections stay open: a black hole.
     async fn hang(&self);
 
-    /// Everything is as it was; also ends a delay, and a lost reply that was still to come.
+    /// The connections that are open now fall silent, and nobody is told; new ones work. This is what a fail-over of a load balancer, a
+    /// firewall that forgot a connection, or a machine that lost its power leaves behind.
+    async fn half_open(&self) {}
+
+    /// From now on the store answers this client, and refuses what it asks: its password was changed, its rights were revoked, or the
+    /// store takes no writes. New connections may be refused too.
+    async fn deny(&self) {}
+
+    /// Everything is as it was; also ends a delay, a lost reply that was still to come, and a refusal.
     async fn heal(&self);
 
     /// The next reply is lost after the store has done the work, and the client finds that the connection broke.

@@ -17,6 +17,7 @@ mod cases;
 mod harness;
 mod polls;
 pub mod process;
+pub mod proxy;
 mod report;
 mod run;
 mod suite;

@@ -78,7 +78,8 @@ pub(crate) fn run(harness: &Arc<dyn Harness>, case: &'static Case) -> (Outcome, 
             Err(RecvTimeoutError::Disconnected) => Outcome::Failed(String::new()),
         },
     };
-    (with_panics(outcome, &thread), started.elapsed())
+    let outcome = explained(with_panics(outcome, &thread), case);
+    (outcome, started.elapsed())
 }
 
 /// Held alone by cases that must not be disturbed by others of this program.
@@ -159,6 +160,18 @@ fn catch_panics() {
             }
         }));
     });
+}
+
+/// What was expected, what came, and where to look.
+fn explained(outcome: Outcome, case: &Case) -> Outcome {
+    match outcome {
+        Outcome::Failed(came) => Outcome::Failed(format!(
+            "expected: {}\n    came: {came}\n   cause, usually: {}",
+            case.name.replace('_', " "),
+            case.cause
+        )),
+        other => other,
+    }
 }
 
 fn with_panics(outcome: Outcome, thread: &str) -> Outcome {

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc as blocking};
+use std::sync::{Arc, OnceLock, mpsc as blocking};
 use std::thread::JoinHandle;
 
 use dlock_core::{Capabilities, Reach};
@@ -28,6 +28,37 @@ pub(crate) fn missing(capabilities: &Capabilities, harness: &dyn Harness) -> Opt
         "helper processes need a test whose main is dlock_conformance::main, or Harness::helper"
             .to_owned()
     })
+}
+
+/// Why no helper can be started whose time of day is wrong; `None` when one can.
+pub(crate) fn missing_skewed(capabilities: &Capabilities, harness: &dyn Harness) -> Option<String> {
+    if capabilities.reach == Reach::Process {
+        return Some("helpers are threads, and a process has one clock".to_owned());
+    }
+    missing(capabilities, harness).or_else(|| {
+        let found = skewed_env(0).is_some();
+        (!found).then(|| "the program faketime (libfaketime) is not installed".to_owned())
+    })
+}
+
+/// The environment of a process that is to be so many seconds ahead of the right time of day. What counts elapsed time is not moved.
+pub(crate) fn skewed_env(ahead: i64) -> Option<Vec<(&'static str, String)>> {
+    static LIBRARY: OnceLock<Option<String>> = OnceLock::new();
+    let library = LIBRARY.get_or_init(|| {
+        // It knows where its library is, which differs from machine to machine.
+        let asked = Command::new("faketime")
+            .args(["-m", "-f", "+0", "printenv", "LD_PRELOAD"])
+            .stdin(Stdio::null())
+            .output()
+            .ok()?;
+        let text = String::from_utf8(asked.stdout).ok()?;
+        Some(text.trim().to_owned()).filter(|path| asked.status.success() && !path.is_empty())
+    });
+    Some(vec![
+        ("LD_PRELOAD", library.clone()?),
+        ("FAKETIME", format!("{ahead:+}")),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+    ])
 }
 
 /// A helper at work: a process, or for a store that only reaches one process, a thread with a runtime of its own.
@@ -56,6 +87,17 @@ impl Worker {
         identity: &str,
         job: Job,
     ) -> Self {
+        Self::start_with(harness, capabilities, identity, job, &[])
+    }
+
+    /// Starts it with more in its environment.
+    pub(crate) fn start_with(
+        harness: &Arc<dyn Harness>,
+        capabilities: &Capabilities,
+        identity: &str,
+        job: Job,
+        env: &[(&'static str, String)],
+    ) -> Self {
         if capabilities.reach == Reach::Process {
             return Self::thread(harness.clone(), job);
         }
@@ -73,6 +115,7 @@ impl Worker {
                 JOB,
                 serde_json::to_string(&order).expect("an order is JSON"),
             )
+            .envs(env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

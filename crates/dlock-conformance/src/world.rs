@@ -160,6 +160,11 @@ impl World {
         self.request_for(name, mode, self.lease())
     }
 
+    /// An attempt with a lease of this length, for stores where the request can choose it.
+    pub(crate) fn request_lasting(&self, name: &str, mode: Mode, lease: Duration) -> Request {
+        self.request_for(name, mode, lease)
+    }
+
     fn request_for(&self, name: &str, mode: Mode, lease: Duration) -> Request {
         let lease = match self.capabilities.liveness {
             Liveness::Session { ttl } => ttl,
@@ -187,6 +192,39 @@ impl World {
             task: Task::Hold,
             in_a_thread: false,
         })
+    }
+
+    /// The same, whose time of day is wrong.
+    pub(crate) fn skewed_holder(
+        &self,
+        name: &str,
+        mode: JobMode,
+        lease: Duration,
+        ahead: i64,
+    ) -> Worker {
+        let lease = (self.capabilities.liveness == Liveness::Lease).then_some(lease);
+        let job = Job {
+            name: name.to_owned(),
+            mode,
+            lease,
+            task: Task::Hold,
+            in_a_thread: false,
+        };
+        let env = crate::worker::skewed_env(ahead).expect("the case needs libfaketime");
+        Worker::start_with(&self.harness, &self.capabilities, &self.identity, job, &env)
+    }
+
+    /// A lease of this length where the request can choose it, else the store's own.
+    pub(crate) fn chosen_lease(&self, lease: Duration) -> Duration {
+        match self.capabilities.liveness {
+            Liveness::Session { ttl } => ttl,
+            _ => lease,
+        }
+    }
+
+    /// Moves the store's clock.
+    pub(crate) async fn set_clock(&self, seconds_ahead: i64) -> Result<()> {
+        self.harness.set_clock(seconds_ahead).await
     }
 
     pub(crate) fn counter(&self, name: &str, file: std::path::PathBuf, times: u32) -> Worker {

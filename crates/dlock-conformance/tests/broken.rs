@@ -8,12 +8,13 @@
 
 mod defects;
 mod docs;
+mod threads;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use defects::*;
 use dlock_conformance::{Case, Clause, Harness, Outcome, Timings, cases, check};
+use threads::at_once;
 
 struct Broken {
     what: &'static str,
@@ -68,32 +69,10 @@ const BROKEN: &[Broken] = broken! {
     C19 DowngradeHasAGap, "downgrade with a gap";
     C20 OwnWatchdog, "a watchdog that outlives the release";
     C21 TokensNotSetAside, "tokens of a client's turns are given to others too";
+    C22 GrantsBeforeTheWrite, "a grant that the store has refused";
+    C23 TellsNobody, "holders never hear that others wait";
+    C23 CriesWolf, "holders hear of others when there are none";
 };
-
-/// Runs jobs on several threads at once: most of them wait most of the time.
-fn at_once<J: Sync, T: Send>(jobs: &[J], work: impl Fn(&J) -> T + Sync) -> Vec<T> {
-    let next = AtomicUsize::new(0);
-    let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..12)
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut mine = Vec::new();
-                    loop {
-                        let index = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(job) = jobs.get(index) else {
-                            return mine;
-                        };
-                        mine.push((index, work(job)));
-                    }
-                })
-            })
-            .collect();
-        let joined = threads.into_iter().map(|thread| thread.join().unwrap());
-        joined.flatten().collect()
-    });
-    done.sort_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, outcome)| outcome).collect()
-}
 
 #[test]
 fn every_broken_backend_is_caught_by_its_clause() {
@@ -162,7 +141,11 @@ fn the_wrapper_without_a_defect_passes_everything() {
     let failed: Vec<String> = all
         .iter()
         .zip(outcomes)
-        .filter(|(_, outcome)| *outcome != Outcome::Passed)
+        .filter(|(_, outcome)| match outcome {
+            Outcome::Passed => false,
+            Outcome::Skipped(reason) => !reason.contains("a process has one clock"),
+            Outcome::Failed(_) => true,
+        })
         .map(|(case, outcome)| format!("{case:?}: {outcome:?}"))
         .collect();
     assert!(failed.is_empty(), "{failed:#?}");

@@ -1,6 +1,6 @@
 //! The suite against a tiny server on loopback, so that helpers are real processes which are really stopped and killed.
 //!
-//! The backend is the least that one can write (exclusive locks, polled), and its harness has every ability.
+//! The backend is the least that one can write (exclusive locks, polled), and its harness has what a proxy brings.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,7 +10,8 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, async_trait, process};
+use dlock_conformance::proxy::ProxyFault;
+use dlock_conformance::{Ability, Faulty, Harness, Residue, async_trait, process};
 use dlock_core::backend::{Attempt, Backend, Busy, Lease, Renewal, Request};
 use dlock_core::{
     Capabilities, Error, ErrorKind, HeldNow, LossReason, Name, Released, Result, WakeUp,
@@ -18,7 +19,6 @@ use dlock_core::{
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 
 // The server: one line of JSON each way.
 
@@ -150,16 +150,6 @@ struct Tiny {
     address: String,
     identity: String,
     capabilities: Capabilities,
-    line: watch::Sender<Line>,
-}
-
-/// What disturbs a client.
-#[derive(Debug, Clone, Copy, Default)]
-struct Line {
-    cut: bool,
-    hung: bool,
-    lose: bool,
-    delay: Duration,
 }
 
 impl Tiny {
@@ -173,23 +163,10 @@ impl Tiny {
             address: address.to_owned(),
             identity: format!("tiny://{address}"),
             capabilities,
-            line: watch::Sender::new(Line::default()),
         }
-    }
-
-    /// Waits while the line hangs, and fails when it is cut.
-    async fn line(&self) -> Result<Line> {
-        let mut line = self.line.subscribe();
-        // The sender lives in `self`, so this ends with a value.
-        let line = *line.wait_for(|line| !line.hung).await.unwrap();
-        if line.cut {
-            return Err(unreachable("cut off"));
-        }
-        Ok(line)
     }
 
     async fn call(&self, what: What, name: &str, owner: &str, lease: Duration) -> Result<Reply> {
-        self.line().await?;
         let command = Command {
             what,
             name: name.to_owned(),
@@ -206,15 +183,6 @@ impl Tiny {
         };
         let reply: std::io::Result<String> = trip.await;
         let reply = reply.map_err(|error| unreachable("no answer").with_source(error))?;
-        let line = self.line().await?;
-        tokio::time::sleep(line.delay).await;
-        self.line().await?;
-        if self
-            .line
-            .send_if_modified(|line| std::mem::take(&mut line.lose))
-        {
-            return Err(unreachable("the reply was lost"));
-        }
         serde_json::from_str(&reply)
             .map_err(|error| unreachable("half an answer").with_source(error))
     }
@@ -309,15 +277,15 @@ impl Harness for TinyServer {
     }
 
     fn abilities(&self) -> &'static [Ability] {
-        Ability::ALL
+        Ability::COMMON
     }
 
     async fn faulty(&self) -> Result<Faulty> {
-        let tiny = Tiny::connect(&self.address);
-        let fault = Arc::new(Disturb(tiny.line.clone()));
+        let fault = ProxyFault::start(&[self.address.parse().unwrap()]).await?;
+        let addrs = fault.addrs();
         Ok(Faulty {
-            backend: Arc::new(tiny),
-            fault,
+            backend: Arc::new(Tiny::connect(&addrs.first().unwrap().to_string())),
+            fault: Arc::new(fault),
         })
     }
 
@@ -331,31 +299,6 @@ impl Harness for TinyServer {
             return Err(unreachable("no count"));
         };
         Ok(Residue::from([("holds".to_owned(), holds)]))
-    }
-}
-
-struct Disturb(watch::Sender<Line>);
-
-#[async_trait]
-impl Fault for Disturb {
-    async fn cut(&self) {
-        self.0.send_modify(|line| line.cut = true);
-    }
-
-    async fn hang(&self) {
-        self.0.send_modify(|line| line.hung = true);
-    }
-
-    async fn heal(&self) {
-        self.0.send_replace(Line::default());
-    }
-
-    async fn lose_reply(&self) {
-        self.0.send_modify(|line| line.lose = true);
-    }
-
-    async fn delay_replies(&self, delay: Duration) {
-        self.0.send_modify(|line| line.delay = delay);
     }
 }
 

@@ -26,20 +26,27 @@ fn runtime() -> Runtime {
 fn uncontended(c: &mut Criterion) {
     let runtime = runtime();
     let mut group = c.benchmark_group("uncontended");
-    let locks = Locks::new(MemoryBackend::new()).expect("defaults");
-    let mutex = locks.mutex("stock:42").expect("a good name");
-    group.bench_function("lock and release", |b| {
-        b.iter_custom(|rounds| {
-            runtime.block_on(async {
-                let start = Instant::now();
-                for _ in 0..rounds {
-                    let guard = mutex.lock().await.expect("free");
-                    let _ = guard.release().await.expect("held");
-                }
-                start.elapsed()
-            })
+    let lingers = Settings::new().linger(Duration::from_secs(1));
+    for (what, settings) in [
+        ("lock and release", Settings::new()),
+        ("lock and release, lingering", lingers),
+    ] {
+        let locks = Locks::builder(Arc::new(MemoryBackend::new()));
+        let locks = locks.settings(settings).build().expect("settings");
+        let mutex = locks.mutex("stock:42").expect("a good name");
+        group.bench_function(what, |b| {
+            b.iter_custom(|rounds| {
+                runtime.block_on(async {
+                    let start = Instant::now();
+                    for _ in 0..rounds {
+                        let guard = mutex.lock().await.expect("free");
+                        let _ = guard.release().await.expect("held");
+                    }
+                    start.elapsed()
+                })
+            });
         });
-    });
+    }
     // The baseline: the same two steps at the backend, without core.
     let backend: Arc<dyn dlock_core::backend::Backend> = Arc::new(MemoryBackend::new());
     let name = Name::new("stock:42").expect("a good name");

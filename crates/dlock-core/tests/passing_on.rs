@@ -401,3 +401,30 @@ async fn a_storm_of_tasks_keeps_one_inside_and_the_order_of_tokens() {
     }
     assert_eq!(store.control().names(), 0);
 }
+
+/// A guard that has shown to others what the store has of its hold: that ends with the guard.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_not_passed_on_goes_back_to_the_store() {
+    let world = World::new();
+    for settings in [long(), long().linger(seconds(60))] {
+        let (locks, _) = world.client_with(settings);
+        let mutex = locks.mutex("x").unwrap();
+        let first = mutex.lock().await.unwrap();
+        first.not_passed_on();
+        let (before, next) = (token(&first), waits(&mutex).await);
+        assert_eq!(first.release().await.unwrap(), Released::Freed);
+        let next = next.await.unwrap().unwrap();
+        assert!(token(&next) > before + 1, "a grant of its own");
+        assert_eq!(locks.stats().passed_on, 0);
+        // It may be passed on itself, as any other.
+        let last = waits(&mutex).await;
+        let before = token(&next);
+        assert_eq!(next.release().await.unwrap(), Released::Freed);
+        let last = last.await.unwrap().unwrap();
+        assert_eq!(token(&last), before + 1);
+        last.not_passed_on();
+        assert_eq!(last.release().await.unwrap(), Released::Freed);
+        let other = world.client().mutex("x").unwrap();
+        assert!(other.try_lock().await.unwrap().is_some(), "nothing lingers");
+    }
+}

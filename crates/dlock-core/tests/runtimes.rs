@@ -235,3 +235,23 @@ fn a_hold_passed_on_to_a_runtime_that_is_not_driven_ends_with_its_lease() {
     let late = idle.block_on(waits).unwrap().unwrap();
     assert!(late.is_held());
 }
+
+/// Others are heard though the runtime that began to listen is not driven any more (C23).
+#[test]
+fn a_lock_that_lingers_in_an_idle_runtime_goes_to_whoever_waits() {
+    let store = MemoryBackend::new();
+    let locks = client(
+        &store,
+        Settings::new().lease(millis(600)).linger(seconds(60)),
+    );
+    let idle = driven_by_hand();
+    idle.block_on(async {
+        let guard = locks.mutex("x").unwrap().lock().await.unwrap();
+        let _ = guard.release().await.unwrap();
+        // Somebody listens now.
+        tokio::time::sleep(millis(50)).await;
+    });
+    let other = client(&store, Settings::new());
+    let next = self_driven().block_on(other.mutex("x").unwrap().lock_within(seconds(20)));
+    assert!(next.unwrap().is_some(), "it is kept for a minute");
+}

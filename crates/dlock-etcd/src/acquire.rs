@@ -5,12 +5,13 @@ mod look;
 use std::sync::Arc;
 
 use dlock_core::backend::{Attempt, AttemptId, Busy, Lease, Request};
-use dlock_core::{ErrorKind, Mode};
+use dlock_core::{ErrorKind, Mode, kit};
 
 use self::look::Look;
-use crate::attempts::{Seated, abandoned};
+use crate::attempts::Seated;
 use crate::crowd::Admitted;
 use crate::error::Trouble;
+use crate::fence;
 use crate::line::Ahead;
 use crate::place::{Place, judge, questions};
 use crate::queue;
@@ -80,7 +81,7 @@ impl Store {
                 if look != Look::Permits
                     || matches!(judge(mode, &lock, &entry, &answer), Place::Holds { .. })
                 {
-                    return Ok(Attempt::Held(self.held(request, entry)));
+                    return self.held(request, entry).map(Attempt::Held);
                 }
                 // Others were quicker, and took the last permits.
                 let certain = self.attempts.doubt(attempt).is_none();
@@ -102,7 +103,7 @@ impl Store {
                     // The same attempt again.
                     let place = Box::pin(self.place(request, &own, None)).await;
                     if let Place::Holds { .. } = place.map_err(Trouble::in_doubt)?.0 {
-                        return Ok(Attempt::Held(self.held(request, own)));
+                        return self.held(request, own).map(Attempt::Held);
                     }
                     let removed = Box::pin(self.remove(attempt, &own.key, None)).await;
                     removed.map_err(Trouble::in_doubt)?;
@@ -154,7 +155,7 @@ impl Store {
         Ok(match sent {
             Sent::Answer(answer) if answer.succeeded => {
                 let entry = Entry::new(seated.key, answer.revision, &session);
-                Some(Attempt::Held(self.held(request, entry)))
+                Some(Attempt::Held(self.held(request, entry)?))
             }
             _ => None,
         })
@@ -177,7 +178,7 @@ impl Store {
         let alone = matches!(place, Place::Holds { .. });
         self.attempts.wanted(request.name(), !alone);
         match place {
-            Place::Holds { .. } => Ok(Attempt::Held(self.held(request, entry))),
+            Place::Holds { .. } => self.held(request, entry).map(Attempt::Held),
             Place::Behind(watched) => {
                 request.mark_contended();
                 Box::pin(self.wait(request, entry, Waits::Watch(watched, seen))).await
@@ -259,7 +260,7 @@ impl Store {
         let doubt = self.attempts.doubt(attempt).is_some();
         match outcome {
             Ok(Attempt::Held(lease)) => Ok(Attempt::Held(lease)),
-            Err(trouble) if trouble.sent => Err(trouble),
+            Err(trouble) if trouble.is_sent() => Err(trouble),
             Err(trouble) if doubt && !trouble.is_lease_gone() => Err(trouble.in_doubt()),
             Ok(busy) if doubt => {
                 if let Some(key) = self.attempts.key(attempt) {
@@ -324,7 +325,7 @@ impl Store {
             || matches!(&kept, Err(trouble) if trouble.is_lease_gone());
         let open = match &told {
             Ok(told) => told.doubt,
-            Err(trouble) => trouble.sent,
+            Err(trouble) => trouble.is_sent(),
         };
         if lease_gone {
             session.end();
@@ -337,19 +338,19 @@ impl Store {
         Ok(Sent::Answer(Box::new(told?.value)))
     }
 
-    pub(crate) fn held(&self, request: &Request, entry: Entry) -> Lease {
+    pub(crate) fn held(&self, request: &Request, entry: Entry) -> Result<Lease, Trouble> {
         // The lease counts from its last proof of life, not from this request (C7).
         let from = request.now().earlier(entry.session.age());
-        let token = u64::try_from(entry.created).unwrap_or_default();
+        let token = fence::token(entry.created).ok_or_else(|| fence::no_token(entry.created))?;
         let native = Held {
             key: entry.key,
             created: entry.created,
             lease: entry.session.id,
             label: request.label().to_owned(),
         };
-        Lease::new(request, from)
-            .with_token(token)
-            .with_native(Arc::new(native))
+        Ok(Lease::new(request, from)
+            .with_token(token.get())
+            .with_native(Arc::new(native)))
     }
 }
 
@@ -374,7 +375,7 @@ fn own_entry(
         return Ok(Own::None);
     }
     if !answer.rows(About::Mark).is_empty() {
-        return Err(abandoned());
+        return Err(kit::abandoned().into());
     }
     let Some(own) = answer.rows(About::Own).first() else {
         return Ok(Own::None);
@@ -400,11 +401,7 @@ pub(crate) fn removed() -> Trouble {
 
 fn refuse_other_limit(used: Option<u32>, mode: Mode) -> Result<(), Trouble> {
     match (used, mode) {
-        (Some(used), Mode::Permit { limit }) => Err(Trouble::new(
-            ErrorKind::Conflict,
-            format!("this semaphore is in use with {used} permits, not {limit}: everybody must give the same limit"),
-        )
-        .unsent()),
+        (Some(used), Mode::Permit { .. }) => Err(kit::other_limit(used, mode).into()),
         _ => Ok(()),
     }
 }

@@ -23,13 +23,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dlock_core::backend::{AttemptId, Request};
-use dlock_core::{ErrorKind, Name};
+use dlock_core::{Name, kit};
 
 use crate::error::Trouble;
 use crate::key::LockKeys;
 use crate::slots::Slots;
 
-/// How many abandoned attempts are remembered here, and how many locks with a queue. Only this client sends requests of its attempts.
+/// How many locks with a queue are remembered.
 const REMEMBERED: usize = 4096;
 
 #[derive(Debug)]
@@ -48,8 +48,6 @@ struct Known {
     retired: Vec<(Instant, Seat)>,
     /// The locks that others wanted too when we asked last. Only a hint.
     wanted: HashSet<Name>,
-    refused: HashSet<AttemptId>,
-    refused_in_order: VecDeque<AttemptId>,
     marks: VecDeque<(Instant, i64, Vec<u8>)>,
 }
 
@@ -106,12 +104,10 @@ impl Attempts {
     ) -> Result<Seated, Trouble> {
         let attempt = request.attempt();
         let mut known = self.known();
-        if known.refused.contains(&attempt) {
-            return Err(abandoned());
-        }
+        kit::refuse_abandoned(attempt)?;
         if let Some(seat) = known.seats.get(&attempt) {
             if seat.state == State::Deleting {
-                return Err(abandoned());
+                return Err(kit::abandoned().into());
             }
             if seat.lease != lease {
                 // It may hang on a lease that is over for us; nobody may count on it.
@@ -219,19 +215,6 @@ impl Attempts {
         self.known().wanted.contains(name)
     }
 
-    pub(crate) fn refuse(&self, attempt: AttemptId) {
-        let mut known = self.known();
-        if !known.refused.insert(attempt) {
-            return;
-        }
-        known.refused_in_order.push_back(attempt);
-        if known.refused_in_order.len() > REMEMBERED
-            && let Some(oldest) = known.refused_in_order.pop_front()
-        {
-            known.refused.remove(&oldest);
-        }
-    }
-
     /// Whether the key may be deleted without a look at what is there: it is this attempt's, and no request of it is in doubt. Until
     /// [`deleted`](Self::deleted), also if the future of the delete is dropped, it counts as under way.
     pub(crate) fn delete(&self, attempt: AttemptId) -> bool {
@@ -293,14 +276,6 @@ impl Known {
         }
         self.retired.push((Instant::now(), seat));
     }
-}
-
-pub(crate) fn abandoned() -> Trouble {
-    Trouble::new(
-        ErrorKind::Store,
-        "this attempt was abandoned: make a new one",
-    )
-    .unsent()
 }
 
 #[cfg(test)]

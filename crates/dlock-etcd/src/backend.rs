@@ -4,10 +4,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
 use dlock_core::{
-    Capabilities, Fairness, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
+    Capabilities, Error, Fairness, Hearing, Liveness, LockInfo, Name, Operation, Reach, Released,
+    Result, WakeUp,
 };
 
 use crate::config::Config;
+use crate::fence::TURNS;
 use crate::store::Store;
 
 /// One client of an etcd cluster. Made by [`Config::connect`].
@@ -19,8 +21,9 @@ pub struct EtcdBackend {
 }
 
 impl EtcdBackend {
-    pub(crate) async fn connect(config: Config) -> Result<Self> {
-        let store = Store::connect(&config).await?;
+    /// A client, within `limit`.
+    pub(crate) async fn connect(config: Config, limit: Duration) -> Result<Self> {
+        let store = Store::connect(&config, limit).await?;
         Ok(Self {
             capabilities: capabilities(store.sessions.ttl()),
             identity: config.identity(),
@@ -29,9 +32,39 @@ impl EtcdBackend {
     }
 }
 
+impl EtcdBackend {
+    /// How many hold a lock or wait for it, by one small answer however long the queue is; [`inspect`](dlock_core::Locks::inspect) reads all of it.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), dlock_core::Error> {
+    /// let backend = dlock_etcd::Config::from_url("etcd://localhost")?.connect().await?;
+    /// let waiting = backend.queue_length(&dlock_core::Name::new("stock:42")?).await?;
+    /// println!("{waiting} hold or want it");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What befalls the trip.
+    pub async fn queue_length(&self, name: &Name) -> Result<u64> {
+        let asked = self.store.queue_length(name).await;
+        asked.map_err(|trouble| {
+            Error::from(trouble)
+                .with_backend("etcd")
+                .with_operation(Operation::Inspect)
+                .with_name(name)
+        })
+    }
+}
+
 fn capabilities(ttl: Duration) -> Capabilities {
     let mut capabilities = Capabilities::new("etcd");
     capabilities.fencing = true;
+    capabilities.turns = TURNS;
+    capabilities.wanted = Hearing::Told {
+        bound: Duration::from_millis(50),
+    };
     capabilities.fairness = Fairness::Fifo;
     capabilities.wake_up = WakeUp::Push {
         bound: Duration::from_millis(50),
@@ -94,6 +127,18 @@ impl Backend for EtcdBackend {
     async fn changed(&self, name: &Name, seen: Option<&str>) {
         if self.store.changed(name, seen).await.is_err() {
             // Those who watch look at intervals in any case.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn others_wait(&self, name: &Name) -> bool {
+        // Who cannot be asked is not waited for: a holder gives way to somebody who is there.
+        self.store.others_wait(name).await.unwrap_or(false)
+    }
+
+    async fn wanted(&self, lease: &Lease) {
+        if self.store.wanted(lease).await.is_err() {
+            // Core asks with each renewal, too.
             std::future::pending::<()>().await;
         }
     }

@@ -19,7 +19,7 @@ impl Config {
         self.session
     }
 
-    /// The servers that are named, as [`client`](Config::client) takes them: `https://host:2379`.
+    /// The servers that are named, or were [`discovered`](Config::discovered), as [`client`](Config::client) takes them: `https://host:2379`.
     pub fn endpoints(&self) -> Vec<String> {
         connect::endpoints(self)
     }
@@ -50,11 +50,13 @@ impl Config {
     }
 
     async fn client_of(&self, endpoint: &str) -> std::result::Result<Client, Trouble> {
-        let options = connect::options(self)?.with_timeout(self.answer_timeout);
         let limit = self.connect_timeout;
-        let client = tokio::time::timeout(limit, Client::connect([endpoint], Some(options)))
-            .await
-            .map_err(|_| Trouble::silence(limit))?;
-        Ok(client?)
+        let connecting = async {
+            let options = connect::options(self).await?;
+            let options = options.with_timeout(self.answer_timeout);
+            Ok(Client::connect([endpoint], Some(options)).await?)
+        };
+        let client = tokio::time::timeout(limit, connecting).await;
+        client.unwrap_or_else(|_| Err(Trouble::silence(limit)))
     }
 }

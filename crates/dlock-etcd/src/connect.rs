@@ -23,7 +23,9 @@ use crate::error::{Cause, Trouble};
 use crate::txn::{Answer, Range, Row, Txn};
 
 pub(crate) use self::lease::whole_seconds;
-pub(crate) use self::node::{endpoints, options};
+pub(crate) use self::node::endpoints;
+#[cfg(feature = "client")]
+pub(crate) use self::node::options;
 pub(crate) use self::watch::{Seen, Watch, Watching};
 
 pub(crate) struct Link {
@@ -63,7 +65,7 @@ impl<T> Told<T> {
 impl Link {
     pub(crate) fn new(config: &Config) -> Result<Self, Trouble> {
         // A setting that is wrong is wrong for all.
-        options(config)?;
+        node::without_login(config)?;
         let nodes: Vec<Node> = endpoints(config).into_iter().map(Node::new).collect();
         // Clients that are given the same list spread over it.
         let start = uuid::Uuid::new_v4().as_u128() % (nodes.len().max(1) as u128);
@@ -105,7 +107,7 @@ impl Link {
                 }
                 Err(trouble) => trouble,
             };
-            doubt |= trouble.sent;
+            doubt |= trouble.is_sent();
             if trouble.cause.is_worth_another() {
                 self.move_on(index);
                 self.suspect();
@@ -131,12 +133,12 @@ impl Link {
         };
         let place = last.split(": ").next().unwrap_or_default().to_owned();
         let before: Vec<&String> = others.iter().filter(|text| *text != last).collect();
-        let trouble = trouble.at(&place);
+        let trouble = trouble.about(&place);
         let trouble = if before.is_empty() || self.nodes.len() < 2 {
             trouble
         } else {
             let before: Vec<&str> = before.into_iter().map(String::as_str).collect();
-            trouble.at(&format!("no server could do it; {}", before.join("; ")))
+            trouble.about(&format!("no server could do it; {}", before.join("; ")))
         };
         if doubt { trouble.in_doubt() } else { trouble }
     }

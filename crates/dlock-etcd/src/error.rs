@@ -2,22 +2,18 @@
 
 use std::error::Error as StdError;
 
-use dlock_core::{Error, ErrorKind};
+use dlock_core::{ErrorKind, kit};
 use etcd_client::Error as EtcdError;
 
-/// What befell one trip.
-#[derive(Debug)]
-pub(crate) struct Trouble {
-    pub(crate) kind: ErrorKind,
-    pub(crate) cause: Cause,
-    message: String,
-    /// Whether a request may have reached the store.
-    pub(crate) sent: bool,
-    source: Option<EtcdError>,
+kit::trouble! {
+    /// What befell one trip.
+    pub(crate) struct Trouble {
+        pub(crate) cause: Cause,
+    }
 }
 
 /// What the next step depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Cause {
     /// No connection could be made. Another server may be there; to ask the same one again at once is in vain.
     NoConnection,
@@ -34,6 +30,7 @@ pub(crate) enum Cause {
     /// The store says that the lease was granted before.
     LeaseExists,
     /// A refusal, or a mistake of ours: every server would say the same.
+    #[default]
     Refused,
 }
 
@@ -56,16 +53,6 @@ impl Cause {
 }
 
 impl Trouble {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            cause: Cause::Refused,
-            message: message.into(),
-            sent: true,
-            source: None,
-        }
-    }
-
     fn because(mut self, cause: Cause) -> Self {
         self.cause = cause;
         self
@@ -73,11 +60,7 @@ impl Trouble {
 
     /// The server did not answer within our own limit.
     pub(crate) fn silence(limit: std::time::Duration) -> Self {
-        Self::new(
-            ErrorKind::TimedOut,
-            format!("no answer within {limit:?}: is the server alive and reachable?"),
-        )
-        .because(Cause::Silent)
+        Self::from(kit::no_answer(limit)).because(Cause::Silent)
     }
 
     /// The lease that carries holds and places in queues is over. Nothing of the attempt is left.
@@ -103,57 +86,17 @@ impl Trouble {
         self.cause == Cause::LeaseGone
     }
 
-    /// It is certain that nothing is left in the store.
-    #[must_use]
-    pub(crate) fn unsent(mut self) -> Self {
-        self.sent = false;
-        self
-    }
-
-    /// Some request before may have reached the store.
-    #[must_use]
-    pub(crate) fn in_doubt(mut self) -> Self {
-        self.sent = true;
-        self
-    }
-
-    /// Says where.
-    #[must_use]
-    pub(crate) fn at(mut self, place: &str) -> Self {
-        self.message = format!("{place}: {}", self.message);
-        self
-    }
-
     /// Adds what may help.
     #[must_use]
-    pub(crate) fn hint(mut self, hint: &str) -> Self {
-        self.message = format!("{}; {hint}", self.message);
-        self
-    }
-
-    pub(crate) fn message(&self) -> &str {
-        &self.message
-    }
-
-    /// The same for one more who waits for it.
-    pub(crate) fn tell(&self) -> Error {
-        Error::new(self.kind, self.message.clone()).after_sending(self.sent)
-    }
-}
-
-impl From<Trouble> for Error {
-    fn from(trouble: Trouble) -> Self {
-        let error = trouble.tell();
-        match trouble.source {
-            Some(source) => error.with_source(source),
-            None => error,
-        }
+    pub(crate) fn hint(self, hint: &str) -> Self {
+        let (kind, message) = (self.kind(), format!("{}; {hint}", self.message()));
+        self.retold(kind, message)
     }
 }
 
 impl From<EtcdError> for Trouble {
     fn from(error: EtcdError) -> Self {
-        let mut trouble = match &error {
+        let trouble = match &error {
             // Only the numbers of gRPC's codes are used: 14 is "unavailable".
             EtcdError::GRpcStatus(status) => {
                 let causes = match status.source() {
@@ -174,8 +117,7 @@ impl From<EtcdError> for Trouble {
             // A stream ended, or the client's own channel.
             other => classify(14, "", &other.to_string()),
         };
-        trouble.source = Some(error);
-        trouble
+        trouble.because_of(error)
     }
 }
 
@@ -313,7 +255,7 @@ fn by_server(code: i32, said: &str) -> Trouble {
 
 #[cfg(test)]
 mod tests {
-    use dlock_core::HeldNow;
+    use dlock_core::{Error, HeldNow};
 
     use super::*;
     use Cause::{
@@ -356,10 +298,10 @@ mod tests {
         for (code, message, causes, kind, sent, cause) in TABLE.iter().copied() {
             let trouble = classify(code, message, causes);
             let what = format!("{message}{causes}");
-            assert_eq!(trouble.kind, kind, "{what}");
+            assert_eq!(trouble.kind(), kind, "{what}");
             assert_eq!(trouble.cause, cause, "{what}");
             let held = if sent { HeldNow::Unknown } else { HeldNow::No };
-            assert_eq!(trouble.tell().held_now(), held, "{what}");
+            assert_eq!(Error::from(trouble.clone()).held_now(), held, "{what}");
             // A refusal that comes with a second try says nothing about the first.
             let again = Error::from(trouble.in_doubt());
             assert_eq!(again.held_now(), HeldNow::Unknown, "{what}");

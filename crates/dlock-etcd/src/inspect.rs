@@ -3,17 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use dlock_core::{FencingToken, HolderInfo, LockInfo, Mode, Name, WaiterInfo};
+use dlock_core::{HolderInfo, LockInfo, Mode, Name, WaiterInfo};
 use futures::future::join_all;
 
 use crate::connect::Watching;
 use crate::error::Trouble;
+use crate::fence;
 use crate::queue::{self, Ticket};
 use crate::store::Store;
-use crate::txn::{Step, Txn, When};
+use crate::txn::{About, Query, Step, Txn, When};
 
 impl Store {
-    async fn queue_of(&self, name: &Name) -> Result<Vec<Ticket>, Trouble> {
+    pub(crate) async fn queue_of(&self, name: &Name) -> Result<Vec<Ticket>, Trouble> {
         let range = self.keys.lock(name).all();
         let rows = self.link.everything_in(&range).await?;
         Ok(queue::read_all(&self.keys, &rows))
@@ -34,6 +35,16 @@ impl Store {
             holder.expires_in = remaining.get(&ticket.lease).copied().flatten();
         }
         Ok(info)
+    }
+
+    /// How many hold a lock or wait for it: etcd counts, and tells the number alone.
+    pub(crate) async fn queue_length(&self, name: &Name) -> Result<u64, Trouble> {
+        let all = Query::count(self.keys.lock(name).all());
+        let told = self
+            .link
+            .txn(&Txn::of(vec![Step::Get(About::Entries, all)]))
+            .await?;
+        Ok(u64::try_from(told.value.total(About::Entries)).unwrap_or_default())
     }
 
     /// Resolves when the exclusive holder is another than `seen`, or may be.
@@ -106,7 +117,7 @@ fn describe(name: &Name, queue: &[Ticket]) -> LockInfo {
     let holder = |ticket: &&Ticket| {
         let mut known = HolderInfo::new(ticket.attempt.clone(), ticket.mode);
         known.label.clone_from(&ticket.label);
-        known.token = u64::try_from(ticket.created).ok().map(FencingToken::new);
+        known.token = fence::token(ticket.created);
         known
     };
     let waiter = |ticket: &&Ticket| {

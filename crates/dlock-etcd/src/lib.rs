@@ -1,4 +1,8 @@
 #![doc = include_str!("../README.md")]
+#![allow(
+    hidden_glob_reexports,
+    reason = "our module `backend` is private; that of core is `dlock_core::backend`"
+)]
 
 mod acquire;
 mod attempts;
@@ -14,7 +18,6 @@ mod inspect;
 mod key;
 mod line;
 mod lookout;
-mod password;
 mod place;
 mod queue;
 mod release;
@@ -25,8 +28,14 @@ mod store;
 mod tidy;
 mod txn;
 mod wait;
+mod wanted;
 mod watched;
 
 pub use backend::EtcdBackend;
 pub use config::Config;
+pub use dlock_core::kit::{Login, Tls};
 pub use fence::Fence;
+
+/// All that a user needs of `dlock-core` is here too, so that this crate is the only one to depend on.
+#[doc(no_inline)]
+pub use dlock_core::{self, *};

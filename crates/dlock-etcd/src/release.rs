@@ -2,7 +2,7 @@
 //! known to be ours and no request is in doubt (C6).
 
 use dlock_core::backend::{AttemptId, Lease, Request};
-use dlock_core::{Error, ErrorKind, Mode, Released, Result};
+use dlock_core::{Error, ErrorKind, Mode, Released, Result, kit};
 
 use crate::acquire::Held;
 use crate::error::Trouble;
@@ -117,7 +117,7 @@ impl Store {
 
     pub(crate) async fn abandon(&self, request: &Request) -> Result<()> {
         let attempt = request.attempt();
-        self.attempts.refuse(attempt);
+        kit::remember_abandoned(attempt);
         // Without a key nothing was sent, or it is known that nothing is left.
         if let Some(key) = self.attempts.key(attempt) {
             self.remove(attempt, &key, None).await?;

@@ -69,9 +69,9 @@ impl Store {
                 (_, Err(trouble), _) if trouble.is_lease_gone() => {
                     Renewal::Lost(LossReason::SessionEnded)
                 }
-                (_, Err(trouble), _) => Renewal::Failed(trouble.tell()),
+                (_, Err(trouble), _) => Renewal::Failed(trouble.clone().into()),
                 (Some(held), ..) if is_known(lease, held) => Renewal::Extended,
-                (_, _, Err(trouble)) => Renewal::Failed(trouble.tell()),
+                (_, _, Err(trouble)) => Renewal::Failed(trouble.clone().into()),
                 (Some(held), _, Ok(found)) if found.contains(&(held.key.clone(), held.created)) => {
                     Renewal::Extended
                 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dlock_core::{Clock, ErrorKind, Moment, SystemClock};
+use dlock_core::{Clock, Moment, SystemClock, kit};
 
 use crate::connect::Link;
 use crate::error::Trouble;
@@ -141,7 +141,7 @@ impl Sessions {
     async fn renewed(&self) -> Result<Arc<Session>, Trouble> {
         let _turn = self.turn.lock().await;
         if self.closed.load(Ordering::Acquire) {
-            return Err(Trouble::new(ErrorKind::Closed, "the client was closed").unsent());
+            return Err(kit::closed().into());
         }
         let session = self.current();
         if !session.has_ended() {

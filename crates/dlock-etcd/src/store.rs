@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use dlock_core::{ErrorKind, Result};
 
@@ -30,17 +31,16 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) async fn connect(config: &Config) -> Result<Self> {
+    pub(crate) async fn connect(config: &Config, limit: Duration) -> Result<Self> {
         let link = Arc::new(Link::new(config)?);
         // Several servers are tried in turn; together they keep the limit.
         let tries = match link.servers() {
             1 => 1,
             several => u32::try_from(several + 1).unwrap_or(u32::MAX),
         };
-        let limit = config.connect_timeout / tries;
-        let sessions = Sessions::start(link.clone(), config.session, limit)
+        let sessions = Sessions::start(link.clone(), config.session, limit / tries)
             .await
-            .map_err(|trouble| with_hint(trouble, config.tls))?;
+            .map_err(|trouble| with_hint(trouble, config.tls.is_some()))?;
         Ok(Self {
             keys: Keys::new(&config.prefix),
             attempts: Attempts::new(config.late_limit),
@@ -57,7 +57,7 @@ impl Store {
 /// A server that expects TLS, or knows HTTP/1 alone, hangs up on the first bytes, and so does one that expects none; its word about
 /// them, or about a client's certificate, can come too late to be seen.
 fn with_hint(trouble: Trouble, tls: bool) -> Trouble {
-    let hung_up = trouble.kind == ErrorKind::Unreachable && trouble.cause != Cause::NoConnection;
+    let hung_up = trouble.kind() == ErrorKind::Unreachable && trouble.cause != Cause::NoConnection;
     match tls {
         _ if !hung_up => trouble,
         true => trouble.hint(

@@ -99,7 +99,7 @@ impl Store {
             };
             match moved {
                 Ok(Next::Stands((Place::Holds { followed }, _))) => {
-                    let lease = self.held(request, entry);
+                    let lease = self.held(request, entry)?;
                     if followed {
                         self.attempts.owe_ring(lease.attempt());
                         self.ring(&lease).await;
@@ -113,7 +113,7 @@ impl Store {
                 Ok(Next::Waits(next)) => waits = next,
                 Ok(Next::Stands((Place::Gone, _))) => return Err(removed()),
                 Err(trouble) if trouble.is_lease_gone() => return Err(trouble),
-                Err(trouble) if !trouble.kind.is_retryable() => return Err(trouble.in_doubt()),
+                Err(trouble) if !trouble.kind().is_retryable() => return Err(trouble.in_doubt()),
                 Err(trouble) => {
                     // A watch ends when its server does, and the next one may have another store.
                     self.link.suspect();

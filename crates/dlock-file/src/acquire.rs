@@ -1,7 +1,7 @@
 //! One attempt, and its undo. Everything here runs behind the lock's gate, on a thread that may block.
 
 use dlock_core::backend::{AttemptId, Request};
-use dlock_core::{Error, ErrorKind, HeldNow, Mode, Name, Result};
+use dlock_core::{Mode, Name, Result, kit};
 
 use crate::connect::Store;
 use crate::fence::now_micros;
@@ -45,13 +45,7 @@ impl Store {
         let me = self.me()?;
         let key = Key::of(&ask.name);
         let gate = self.gate(&key)?;
-        if Self::is_abandoned(ask.attempt) {
-            return Err(Error::new(
-                ErrorKind::Store,
-                "this attempt was abandoned: make a new one",
-            )
-            .with_held(HeldNow::No));
-        }
+        kit::refuse_abandoned(ask.attempt)?;
         let mut page = self.page(&key, &ask.name)?;
         let state = &mut page.state;
         if let Some(holder) = state.holders.iter().find(|h| h.attempt == ask.attempt) {
@@ -112,7 +106,8 @@ impl Store {
         let key = Key::of(&ask.name);
         let _gate = self.gate(&key)?;
         if for_good {
-            Self::remember_abandoned(ask.attempt);
+            // Behind the gate: a late thread of it comes before this, and is seen below, or after, and is refused (C13).
+            kit::remember_abandoned(ask.attempt);
         }
         let mut page = self.page(&key, &ask.name)?;
         let state = &mut page.state;

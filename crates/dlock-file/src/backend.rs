@@ -4,8 +4,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use dlock_core::backend::{Attempt, Backend, Busy, Lease, Renewal, Request};
 use dlock_core::{
-    Capabilities, Error, ErrorKind, Fairness, Liveness, LockInfo, Name, Reach, Released, Result,
-    WakeUp,
+    Capabilities, Error, ErrorKind, Fairness, Hearing, Liveness, LockInfo, Name, Reach, Released,
+    Result, WakeUp,
 };
 
 use crate::access::Access;
@@ -42,6 +42,9 @@ impl FileBackend {
         // Nobody renews, so a holder would not be told that its lock was broken.
         capabilities.break_lock = false;
         capabilities.turns = TURNS;
+        capabilities.wanted = Hearing::Told {
+            bound: wait::HOLDERS_LOOK,
+        };
         capabilities.durability = "the locks end with their processes; a machine that restarts has none, and tokens go on increasing";
         Ok(Self {
             identity: format!("file:{}", store.folder.display()),
@@ -126,6 +129,14 @@ impl Backend for FileBackend {
     async fn inspect(&self, name: &Name) -> Result<LockInfo> {
         let name = name.clone();
         blocking(&self.store, move |store| store.inspect(&name)).await
+    }
+
+    async fn others_wait(&self, name: &Name) -> bool {
+        wait::is_waited_for(&self.store, name).await
+    }
+
+    async fn wanted(&self, lease: &Lease) {
+        wait::wanted(&self.store, lease.name()).await;
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {

@@ -1,6 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use dlock_core::backend::BackendUrl;
+use dlock_core::kit::{UrlForm, UrlKey, UrlScheme};
 use dlock_core::{Error, Result};
 use nix::unistd::{Uid, User};
 
@@ -24,6 +25,22 @@ pub struct Config {
 }
 
 impl Config {
+    /// The URLs that [`from_url`](Config::from_url) reads, as data.
+    pub const URL: UrlForm = UrlForm {
+        backend: "file",
+        schemes: &[UrlScheme::new(
+            "file",
+            "file:/path",
+            "a folder of this host; `file:` alone for the user's own",
+        )],
+        keys: &[&[UrlKey::new(
+            "access",
+            "`owner`, `group`",
+            "`owner`",
+            "who may take part: the user to whom the folder belongs, or the members of its group",
+        )]],
+    };
+
     /// The locks in `folder`. Everybody who names the same folder shares them.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
@@ -46,13 +63,10 @@ impl Config {
     ///
     /// [`ErrorKind::Invalid`](dlock_core::ErrorKind::Invalid), naming the part of the URL that is wrong.
     pub fn from_url(url: &str) -> Result<Self> {
-        let mut url = BackendUrl::parse(url)?;
-        if url.scheme() != "file" {
-            return Err(Error::invalid(format!(
-                "the URL's scheme is {:?}: this backend takes \"file:\"",
-                url.scheme()
-            )));
-        }
+        Self::URL.read(url, Self::parse)
+    }
+
+    fn parse(url: &mut BackendUrl) -> Result<Self> {
         if let Some(host) = url.hosts().first() {
             return Err(Error::invalid(format!(
                 "the URL names the host {:?}, but file locks are of this host: write \"file:/path\" with one slash, or \
@@ -61,7 +75,6 @@ impl Config {
             )));
         }
         let access = url.take("access")?.unwrap_or_default();
-        url.finish(&["access"])?;
         let config = match url.path() {
             "" => Self::new(default_folder(rustix::process::geteuid().as_raw())),
             path => Self::new(path),
@@ -112,7 +125,7 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (url, expected) in [
-            ("redis:", "takes \"file:\""),
+            ("redis:", "takes file"),
             ("file://var/lock", "names the host \"var\""),
             ("file:/x?lease=5s", "it takes access"),
             ("file:/x?access=all", "owner or group"),

@@ -1,14 +1,11 @@
 //! The folder: made private, refused when it cannot be trusted, and the few ways in which its files are touched.
 
-use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dlock_core::backend::AttemptId;
 use dlock_core::{Error, ErrorKind, Name, Result};
 
 use crate::access::Access;
@@ -22,9 +19,6 @@ use crate::wait::Porch;
 /// Written into the folder, so that a later format is not misread by an earlier version.
 const FORMAT: &str = "dlock-file 2\n";
 
-/// How long an abandoned attempt is remembered, so that a late thread of it cannot take effect (C13).
-const REMEMBER: Duration = Duration::from_secs(60);
-
 /// One client of a folder.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -34,15 +28,6 @@ pub(crate) struct Store {
     pub(crate) life: Mutex<Option<Life>>,
     /// Made by the first wait.
     pub(crate) porch: Mutex<Option<Porch>>,
-}
-
-/// Of all clients of this process: that is how far an attempt's threads reach.
-static ABANDONED: LazyLock<Mutex<Abandoned>> = LazyLock::new(Mutex::default);
-
-#[derive(Debug, Default)]
-struct Abandoned {
-    attempts: HashSet<AttemptId>,
-    in_order: VecDeque<(Instant, AttemptId)>,
 }
 
 impl Store {
@@ -108,25 +93,6 @@ impl Store {
             }
         }
         Ok(None)
-    }
-
-    /// From now on nothing that this attempt still does takes effect. Called behind the gate.
-    pub(crate) fn remember_abandoned(attempt: AttemptId) {
-        let now = Instant::now();
-        let mut known = locked(&ABANDONED);
-        while let Some((until, old)) = known.in_order.front().copied()
-            && until <= now
-        {
-            known.attempts.remove(&old);
-            known.in_order.pop_front();
-        }
-        if known.attempts.insert(attempt) {
-            known.in_order.push_back((now + REMEMBER, attempt));
-        }
-    }
-
-    pub(crate) fn is_abandoned(attempt: AttemptId) -> bool {
-        locked(&ABANDONED).attempts.contains(&attempt)
     }
 }
 

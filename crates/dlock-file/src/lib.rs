@@ -1,4 +1,8 @@
 #![doc = include_str!("../README.md")]
+#![allow(
+    hidden_glob_reexports,
+    reason = "our module `backend` is private; that of core is `dlock_core::backend`"
+)]
 
 #[cfg(not(unix))]
 compile_error!(
@@ -25,3 +29,7 @@ mod wait;
 pub use access::Access;
 pub use backend::FileBackend;
 pub use config::Config;
+
+/// All that a user needs of `dlock-core` is here too, so that this crate is the only one to depend on.
+#[doc(no_inline)]
+pub use dlock_core::{self, *};

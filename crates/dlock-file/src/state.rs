@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use dlock_core::backend::AttemptId;
-use dlock_core::{Error, ErrorKind, HeldNow, Mode, Name, Result};
+use dlock_core::{Mode, Name, Result, kit};
 use uuid::Uuid;
 
 use crate::life::ClientId;
@@ -60,16 +60,7 @@ impl State {
 
     /// Whether a holder in `mode` fits to those who hold now.
     pub(crate) fn admits(&self, mode: Mode) -> bool {
-        match mode {
-            Mode::Exclusive => self.holders.is_empty(),
-            Mode::Shared => self.holders.iter().all(|h| h.mode == Mode::Shared),
-            Mode::Permit { limit } => {
-                self.holders.iter().all(|h| h.mode == mode)
-                    && self.holders.len() < usize::try_from(limit).unwrap_or(usize::MAX)
-            }
-            // A mode of a later core, which asks only for those that the capabilities name: alone is always safe.
-            _ => self.holders.is_empty(),
-        }
+        kit::admits(self.holders.iter().map(|holder| holder.mode), mode)
     }
 
     /// Whether it is this attempt's turn: the holders admit it, and nobody waits before it.
@@ -87,25 +78,9 @@ impl State {
 
     /// Everybody must give the same limit while a semaphore is in use (C19).
     pub(crate) fn check_limit(&self, mode: Mode) -> Result<()> {
-        let Mode::Permit { limit } = mode else {
-            return Ok(());
-        };
         let holders = self.holders.iter().map(|holder| holder.mode);
         let waiters = self.waiters.iter().map(|waiter| waiter.mode);
-        for mode in holders.chain(waiters) {
-            if let Mode::Permit { limit: used } = mode
-                && used != limit
-            {
-                return Err(Error::new(
-                    ErrorKind::Conflict,
-                    format!(
-                        "this semaphore is in use with {used} permits, not {limit}: everybody must give the same limit"
-                    ),
-                )
-                .with_held(HeldNow::No));
-            }
-        }
-        Ok(())
+        kit::check_limit(holders.chain(waiters), mode)
     }
 
     /// Removes dead holders, and those at the head of the line who are dead or gone quiet: only they stand in the way.
@@ -261,6 +236,8 @@ fn retain<T>(items: &mut Vec<T>, keep: impl Fn(&T) -> Result<bool>) -> Result<bo
 
 #[cfg(test)]
 mod tests {
+    use dlock_core::ErrorKind;
+
     use super::*;
 
     const PERMIT: Mode = Mode::Permit { limit: 2 };

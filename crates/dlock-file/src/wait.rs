@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlock_core::backend::{Attempt, Busy, Lease, Request};
-use dlock_core::{Moment, Result};
+use dlock_core::{Moment, Name, Result};
 use tokio::sync::Notify;
 
 use crate::acquire::{Ask, Outcome};
@@ -27,6 +27,24 @@ use crate::state::State;
 pub(crate) const FIRST_LOOKS: Duration = Duration::from_millis(50);
 /// The others only have to see whether those before them still live.
 const OTHERS_LOOK: Duration = Duration::from_millis(250);
+
+/// How soon a holder that gives way sees that others wait. It looks by itself: a file of the page cache costs next to nothing, and a
+/// waiter that had to ring at the holder would cost every wait.
+pub(crate) const HOLDERS_LOOK: Duration = Duration::from_millis(200);
+
+/// Whether anybody waits, as far as it can be seen.
+pub(crate) async fn is_waited_for(store: &Arc<Store>, name: &Name) -> bool {
+    let name = name.clone();
+    let info = blocking(store, move |store| store.inspect(&name)).await;
+    info.is_ok_and(|info| !info.waiters.is_empty())
+}
+
+/// Resolves when somebody waits.
+pub(crate) async fn wanted(store: &Arc<Store>, name: &Name) {
+    while !is_waited_for(store, name).await {
+        tokio::time::sleep(HOLDERS_LOOK / 2).await;
+    }
+}
 
 /// Waits in the line until held or the deadline.
 pub(crate) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Attempt> {

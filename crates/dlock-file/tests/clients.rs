@@ -288,3 +288,29 @@ async fn a_hold_that_was_passed_on_and_taken_up_stays() {
     let other = client(dir.path()).mutex("x").unwrap();
     assert!(other.try_lock().await.unwrap().is_none());
 }
+
+/// Other backends refuse with an error; this one has no client below that would need a runtime.
+#[test]
+fn a_client_connects_outside_of_a_runtime() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config::new(folder.path().join("locks"));
+    config.connect().unwrap();
+}
+
+/// A lock that was taken up after a rest has no deadline, as any lock of a process.
+#[tokio::test]
+async fn a_lock_taken_up_after_a_rest_has_no_deadline() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = Settings::new()
+        .lease(Duration::from_millis(100))
+        .linger(Duration::from_secs(60))
+        .local_time(Duration::from_secs(1));
+    let locks = client(dir.path()).with(settings).unwrap();
+    let mutex = locks.mutex("a").unwrap();
+    let _ = mutex.lock().await.unwrap().release().await.unwrap();
+    let guard = mutex.lock().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    assert!(guard.is_held());
+    assert_eq!(guard.valid_until(), None);
+    locks.close().await.unwrap();
+}

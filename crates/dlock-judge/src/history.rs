@@ -95,6 +95,9 @@ pub struct Setup {
     pub lease: u64,
     /// How long after healing, beyond the lease, the next waiter may take to get in, in milliseconds.
     pub bound: u64,
+    /// How long a client may keep a lock after its release, in milliseconds.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub linger: u64,
 }
 
 /// One line of a history.
@@ -219,6 +222,7 @@ impl History {
             fair: false,
             lease: 1_000,
             bound: 5_000,
+            linger: 0,
         })
     }
 

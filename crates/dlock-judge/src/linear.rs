@@ -6,6 +6,7 @@
 //!   so its end is a call without an answer.
 //! - An attempt of unknown outcome, and a wait that was given up, may have held for a while without anybody knowing. So may a hold that ended
 //!   otherwise than by its release. A "busy" near one of these says nothing and is left out; any other "busy" needs a holder.
+//! - A lock that lingers at its client is held by nobody and busy all the same.
 //! - So may one who still asks: it may have got the lock, lost it with its connection, and asked again, all within one call. And a reader may be
 //!   refused because a writer waits (C19). So a "busy" while others ask says nothing either.
 
@@ -258,6 +259,12 @@ fn doubts(history: &History, name: &str, own: &[&Hold], lease: u64) -> Vec<(u64,
         .filter(|hold| hold.end == End::Other)
         .map(|hold| (hold.until, hold.until.saturating_add(lease + SLACK)))
         .collect();
+    let linger = history.setup().linger.saturating_mul(1_000_000);
+    if linger > 0 {
+        // Its client may have kept it, and then it was given back, which may have been in doubt.
+        let kept = own.iter().filter(|hold| hold.end != End::Other);
+        doubts.extend(kept.map(|hold| (hold.until, hold.until.saturating_add(linger + lease))));
+    }
     let mut asked = HashMap::new();
     let lines = history.lines().iter();
     for line in lines.filter(|line| line.lock == name) {
@@ -341,6 +348,23 @@ mod tests {
         script.ask(3, Op::Acquire, "m", Mode::Exclusive, 30);
         script.answer(115, Phase::Ok, Some(3), Some(1_000));
         assert!(bad(&script), "the second one holds on");
+    }
+
+    #[test]
+    fn a_lock_that_lingers_is_busy_for_so_long() {
+        let busy_at = |at: u64, linger: u64| {
+            let mut script = Script::new();
+            script.setup_with(true, false, linger);
+            script.hold(1, "m", Mode::Exclusive, 10, 1, Some(1_000));
+            script.release(100, 120);
+            script.ask(2, Op::Try, "m", Mode::Exclusive, at);
+            script.answer(at + 10, Phase::Fail, None, None);
+            bad(&script)
+        };
+        assert!(busy_at(200, 0), "nobody held");
+        assert!(!busy_at(200, 50), "it may linger");
+        // A second of lease for a release in doubt, and 50 ms.
+        assert!(busy_at(1_051_000_000, 50), "not for so long");
     }
 
     #[test]

@@ -23,6 +23,11 @@ impl Script {
     }
 
     pub(crate) fn setup(&mut self, fencing: bool, fair: bool) {
+        self.setup_with(fencing, fair, 0);
+    }
+
+    /// With so many milliseconds for which a lock may linger.
+    pub(crate) fn setup_with(&mut self, fencing: bool, fair: bool, linger: u64) {
         let mut line = Line::new(0, 0, Op::Setup, Phase::Info);
         line.setup = Some(Setup {
             store: "by hand".to_owned(),
@@ -30,6 +35,7 @@ impl Script {
             fair,
             lease: 1_000,
             bound: 1_000,
+            linger,
         });
         self.lines.push(line);
     }

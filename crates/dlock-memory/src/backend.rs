@@ -5,11 +5,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dlock_core::backend::{Attempt, Backend, Busy, Lease, Renewal, Request};
 use dlock_core::{
-    Capabilities, Clock, Error, ErrorKind, Fairness, HeldNow, Liveness, LockInfo, Name, Reach,
-    Released, Result, WakeUp,
+    Capabilities, Clock, Error, ErrorKind, Fairness, Hearing, HeldNow, Liveness, LockInfo, Name,
+    Reach, Released, Result, WakeUp,
 };
 
-use crate::control::{Control, Link};
+use crate::control::{Call, Control, Link};
 use crate::store::{Grant, Store, TURNS, Tried};
 
 /// One client of a store in this process.
@@ -72,6 +72,9 @@ impl MemoryBackend {
         capabilities.inspect = true;
         capabilities.break_lock = true;
         capabilities.turns = TURNS;
+        capabilities.wanted = Hearing::Told {
+            bound: Duration::from_millis(50),
+        };
         capabilities.durability = "none: the locks end with the process";
         Self {
             store: store.clone(),
@@ -84,6 +87,7 @@ impl MemoryBackend {
     async fn granted(
         &self,
         request: &Request,
+        call: Call,
         mut place: tokio::sync::oneshot::Receiver<Grant>,
     ) -> Result<Grant> {
         loop {
@@ -91,13 +95,18 @@ impl MemoryBackend {
             tokio::select! {
                 biased;
                 grant = &mut place => {
-                    // While the line hangs, the word does not get through.
-                    self.link.not_hung().await;
+                    // While the line hangs, the word does not get through; on a silent connection it never does.
+                    tokio::select! {
+                        biased;
+                        () = self.link.not_hung(call) => {}
+                        error = self.link.silent(&self.store, call) => return Err(error),
+                    }
                     return grant.map_err(|_| {
                         Error::new(ErrorKind::Store, "the store dropped this attempt from its queue: try again")
                     });
                 }
                 error = self.link.broken() => return Err(error),
+                error = self.link.silent(&self.store, call) => return Err(error),
                 () = sleep_until(&self.store, look_again) => {}
             }
         }
@@ -136,9 +145,9 @@ impl Backend for MemoryBackend {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
-        self.link.send(&self.store).await.map_err(unsent)?;
+        let call = self.link.send(&self.store).await.map_err(unsent)?;
         let tried = self.store.try_acquire(request)?;
-        self.link.reply(&self.store).await?;
+        self.link.reply(&self.store, call).await?;
         Ok(match tried {
             Tried::Held(grant) => held(request, grant),
             Tried::Busy { free_in } => Attempt::Busy(Busy {
@@ -149,7 +158,7 @@ impl Backend for MemoryBackend {
 
     async fn acquire(&self, request: &Request) -> Result<Attempt> {
         let sent = request.now();
-        self.link.send(&self.store).await.map_err(unsent)?;
+        let call = self.link.send(&self.store).await.map_err(unsent)?;
         let taken = self.store.acquire_or_queue(request)?;
         let grant = match taken {
             // Without a wait the lease counts from before the request was sent; after one, from the grant (C7).
@@ -159,17 +168,18 @@ impl Backend for MemoryBackend {
             },
             Err(place) => {
                 request.mark_contended();
-                self.granted(request, place).await?
+                self.granted(request, call, place).await?
             }
         };
-        self.link.reply(&self.store).await?;
+        self.link.reply(&self.store, call).await?;
         Ok(held(request, grant))
     }
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        if let Err(error) = self.link.send(&self.store).await {
-            return failed(leases, &error);
-        }
+        let call = match self.link.send(&self.store).await {
+            Ok(call) => call,
+            Err(error) => return failed(leases, &error),
+        };
         let answers = leases
             .iter()
             .map(|lease| {
@@ -182,16 +192,16 @@ impl Backend for MemoryBackend {
                 }
             })
             .collect();
-        match self.link.reply(&self.store).await {
+        match self.link.reply(&self.store, call).await {
             Ok(()) => answers,
             Err(error) => failed(leases, &error),
         }
     }
 
     async fn release(&self, lease: &Lease) -> Result<Released> {
-        self.link.send(&self.store).await?;
+        let call = self.link.send(&self.store).await?;
         let found = self.store.release(lease.name(), lease.attempt());
-        self.link.reply(&self.store).await?;
+        self.link.reply(&self.store, call).await?;
         Ok(if found {
             Released::Freed
         } else {
@@ -200,15 +210,15 @@ impl Backend for MemoryBackend {
     }
 
     async fn abandon(&self, request: &Request) -> Result<()> {
-        self.link.send(&self.store).await?;
+        let call = self.link.send(&self.store).await?;
         self.store.abandon(request.name(), request.attempt());
-        self.link.reply(&self.store).await
+        self.link.reply(&self.store, call).await
     }
 
     async fn downgrade(&self, lease: &Lease) -> Result<()> {
-        self.link.send(&self.store).await?;
+        let call = self.link.send(&self.store).await?;
         let found = self.store.downgrade(lease.name(), lease.attempt());
-        self.link.reply(&self.store).await?;
+        self.link.reply(&self.store, call).await?;
         if found {
             return Ok(());
         }
@@ -219,31 +229,47 @@ impl Backend for MemoryBackend {
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockInfo> {
-        self.link.send(&self.store).await?;
+        let call = self.link.send(&self.store).await?;
         let info = self.store.inspect(name);
-        self.link.reply(&self.store).await?;
+        self.link.reply(&self.store, call).await?;
         Ok(info)
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
-        self.link.send(&self.store).await?;
+        let call = self.link.send(&self.store).await?;
         let found = self.store.list(prefix);
-        self.link.reply(&self.store).await?;
+        self.link.reply(&self.store, call).await?;
         Ok(found)
     }
 
     async fn changed(&self, name: &Name, seen: Option<&str>) {
-        if self.link.send(&self.store).await.is_err() {
+        let Ok(call) = self.link.send(&self.store).await else {
             return std::future::pending().await;
-        }
+        };
         self.store.changed(name, seen).await;
-        self.link.not_hung().await;
+        self.link.not_hung(call).await;
+    }
+
+    async fn others_wait(&self, name: &Name) -> bool {
+        let Ok(call) = self.link.send(&self.store).await else {
+            return false;
+        };
+        let waits = self.store.is_waited_for(name);
+        self.link.reply(&self.store, call).await.is_ok() && waits
+    }
+
+    async fn wanted(&self, lease: &Lease) {
+        let Ok(call) = self.link.send(&self.store).await else {
+            return std::future::pending().await;
+        };
+        self.store.wanted(lease.name()).await;
+        self.link.not_hung(call).await;
     }
 
     async fn break_lock(&self, name: &Name) -> Result<bool> {
-        self.link.send(&self.store).await?;
+        let call = self.link.send(&self.store).await?;
         let broken = self.store.break_lock(name);
-        self.link.reply(&self.store).await?;
+        self.link.reply(&self.store, call).await?;
         Ok(broken)
     }
 }
@@ -251,6 +277,6 @@ impl Backend for MemoryBackend {
 fn failed(leases: &[Arc<Lease>], error: &Error) -> Vec<Renewal> {
     leases
         .iter()
-        .map(|_| Renewal::Failed(Error::new(error.kind(), error.message())))
+        .map(|_| Renewal::Failed(error.clone()))
         .collect()
 }

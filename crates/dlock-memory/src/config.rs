@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use dlock_core::backend::BackendUrl;
+use dlock_core::kit::{UrlForm, UrlScheme};
 use dlock_core::{Error, Result};
 
 use crate::MemoryBackend;
@@ -20,27 +20,32 @@ pub struct Config {
 }
 
 impl Config {
+    /// The URLs that [`from_url`](Config::from_url) reads, as data.
+    pub const URL: UrlForm = UrlForm {
+        backend: "memory",
+        schemes: &[UrlScheme::new(
+            "memory",
+            "memory:NAME",
+            "a store in this process",
+        )],
+        keys: &[],
+    };
+
     /// Reads `memory:` or `memory:NAME`.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`](dlock_core::ErrorKind::Invalid), naming the part of the URL that is wrong.
     pub fn from_url(url: &str) -> Result<Self> {
-        let url = BackendUrl::parse(url)?;
-        if url.scheme() != "memory" {
-            return Err(Error::invalid(format!(
-                "the URL's scheme is {:?}: this backend takes \"memory:\"",
-                url.scheme()
-            )));
-        }
-        if !url.hosts().is_empty() {
-            return Err(Error::invalid(
-                "the URL names a host, but this store lives in the process: write \"memory:\" or \"memory:NAME\"",
-            ));
-        }
-        url.finish(&[])?;
-        Ok(Self {
-            store: url.path().to_owned(),
+        Self::URL.read(url, |url| {
+            if !url.hosts().is_empty() {
+                return Err(Error::invalid(
+                    "the URL names a host, but this store lives in the process: write \"memory:\" or \"memory:NAME\"",
+                ));
+            }
+            Ok(Self {
+                store: url.path().to_owned(),
+            })
         })
     }
 
@@ -66,7 +71,7 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (url, expected) in [
-            ("redis:", "takes \"memory:\""),
+            ("redis:", "takes memory"),
             ("memory://host", "names a host"),
             ("memory:?lease=5s", "takes none"),
         ] {

@@ -22,6 +22,9 @@ pub struct Control {
     pub(crate) store: Arc<Store>,
 }
 
+/// How long a client that waits at the store takes to find out that its connection fell silent.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+
 /// The imagined line between one client and the store.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -35,6 +38,15 @@ struct State {
     reply_delay: Duration,
     /// Replies to let through before one is lost; `None`: none is lost.
     lose_after: Option<u32>,
+    /// How often the connections of that time fell silent. A call that began before the last time gets no answer.
+    silenced: u64,
+    denied: bool,
+}
+
+/// A call that is under way: through which of the imagined connections.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call {
+    silenced: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,9 +68,25 @@ impl Control {
         self.link.change(|state| state.line = Line::Hung);
     }
 
-    /// Ends [`cut`](Control::cut), [`hang`](Control::hang), delays and lost replies.
+    /// The calls that are under way now get no answer any more, and nobody is told; later ones work: what a connection does that fell
+    /// silent while new ones can be made.
+    pub fn half_open(&self) {
+        self.link.change(|state| state.silenced += 1);
+    }
+
+    /// From now on the store refuses every call of this client, as if its rights had been taken away.
+    pub fn deny(&self) {
+        self.link.change(|state| state.denied = true);
+    }
+
+    /// Ends [`cut`](Control::cut), [`hang`](Control::hang), [`deny`](Control::deny), delays and lost replies.
     pub fn heal(&self) {
-        self.link.change(|state| *state = State::default());
+        self.link.change(|state| {
+            *state = State {
+                silenced: state.silenced,
+                ..State::default()
+            };
+        });
     }
 
     /// Requests take this long to reach the store.
@@ -82,6 +110,39 @@ impl Control {
         self.store.expire(name);
     }
 
+    /// Takes the lock away from whoever holds it, for tests of what a program does when it loses one; `true` when somebody did.
+    ///
+    /// The holder is told as with every store: by its next renewal, a third of its lease later, or when it releases. Waiters get the
+    /// lock at once.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_memory::Error> {
+    /// use std::time::Duration;
+    /// use dlock_memory::{Locks, LossReason, MemoryBackend, Settings};
+    ///
+    /// let backend = MemoryBackend::new();
+    /// let control = backend.control();
+    /// let settings = Settings::new().lease(Duration::from_millis(300)); // so the test waits for a tenth of a second
+    /// let locks = Locks::builder(backend).settings(settings).build()?;
+    ///
+    /// let job = locks.mutex("job")?;
+    /// let outcome = job.run(async |_| {
+    ///     assert!(control.lose("job"));
+    ///     std::future::pending::<()>().await // the work is cancelled when the loss is told
+    /// });
+    /// assert_eq!(outcome.await.expect_err("lost").kind(), dlock_memory::ErrorKind::Lost);
+    ///
+    /// let guard = job.lock().await?;
+    /// assert!(control.lose("job"));
+    /// assert_eq!(guard.lost().await, LossReason::Gone);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lose(&self, name: &str) -> bool {
+        self.store.lose(name)
+    }
+
     /// How many locks the store knows anything about.
     pub fn names(&self) -> usize {
         self.store.names()
@@ -100,16 +161,27 @@ impl Link {
     }
 
     /// The way to the store.
-    pub(crate) async fn send(&self, store: &Store) -> Result<()> {
+    pub(crate) async fn send(&self, store: &Store) -> Result<Call> {
         let delay = self.state.borrow().request_delay;
         store.sleep(delay).await;
-        self.up().await
+        self.up().await?;
+        let state = self.state.borrow();
+        if state.denied {
+            return Err(Error::new(
+                ErrorKind::Denied,
+                "this client has no rights at the store (a fault that a test asked for): heal it",
+            ));
+        }
+        Ok(Call {
+            silenced: state.silenced,
+        })
     }
 
     /// The way back.
-    pub(crate) async fn reply(&self, store: &Store) -> Result<()> {
+    pub(crate) async fn reply(&self, store: &Store, call: Call) -> Result<()> {
         let delay = self.state.borrow().reply_delay;
         store.sleep(delay).await;
+        self.heard(call).await;
         let mut lost = false;
         self.state.send_if_modified(|state| {
             match &mut state.lose_after {
@@ -156,10 +228,31 @@ impl Link {
         cut_off()
     }
 
-    /// Resolves when the line does not hang.
-    pub(crate) async fn not_hung(&self) {
+    /// Resolves with an error some time after the connection of this call fell silent, as a heartbeat would find out.
+    pub(crate) async fn silent(&self, store: &Store, call: Call) -> Error {
+        let mut state = self.state.subscribe();
+        let _ = state
+            .wait_for(|state| state.silenced != call.silenced)
+            .await;
+        store.sleep(HEARTBEAT).await;
+        Error::new(
+            ErrorKind::Unreachable,
+            "the connection fell silent (a fault that a test asked for): ask again",
+        )
+    }
+
+    /// Resolves when the line does not hang; never for a call whose connection fell silent.
+    pub(crate) async fn not_hung(&self, call: Call) {
         let mut state = self.state.subscribe();
         let _ = state.wait_for(|state| state.line != Line::Hung).await;
+        self.heard(call).await;
+    }
+
+    /// Never resolves for a call whose connection fell silent.
+    async fn heard(&self, call: Call) {
+        if self.state.borrow().silenced != call.silenced {
+            std::future::pending().await
+        }
     }
 }
 

@@ -1,19 +1,16 @@
 //! The store itself: holders and waiters by name. No await in here, so each call is one atomic step.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use dlock_core::backend::{AttemptId, Request};
 use dlock_core::{
-    Clock, Error, ErrorKind, FencingToken, HolderInfo, LockInfo, LossReason, Mode, Moment, Name,
-    Result, SystemClock, WaiterInfo,
+    Clock, FencingToken, HolderInfo, LockInfo, LossReason, Mode, Moment, Name, Result, SystemClock,
+    WaiterInfo, kit,
 };
 use tokio::sync::{Notify, oneshot};
-
-/// How long an abandoned attempt is remembered, so that a late request of it cannot take effect.
-const REMEMBER: Duration = Duration::from_secs(60);
 
 /// How many tasks of a client may have a hold in turn, each with a token of its own.
 pub(crate) const TURNS: u32 = 64;
@@ -33,9 +30,6 @@ struct State {
     locks: BTreeMap<Name, Lock>,
     /// One counter for all names: it increases per name too, and leaves nothing behind.
     last_token: u64,
-    abandoned: HashSet<AttemptId>,
-    /// The abandoned attempts in order, with the moment until which they are remembered.
-    to_forget: VecDeque<(Moment, AttemptId)>,
 }
 
 #[derive(Debug, Default)]
@@ -152,6 +146,7 @@ impl Store {
                 lease: request.lease(),
                 grant,
             });
+        self.changes.notify_waiters();
         Ok(Err(granted))
     }
 
@@ -163,6 +158,26 @@ impl Store {
             self.changes.notify_waiters();
         }
         state.free_at(name)
+    }
+
+    /// Whether anybody waits.
+    pub(crate) fn is_waited_for(&self, name: &Name) -> bool {
+        let state = self.state();
+        let lock = state.locks.get(name);
+        // A waiter whose future was dropped is removed by its undo, or when it would be granted the lock.
+        lock.is_some_and(|lock| lock.waiters.iter().any(|waiter| !waiter.grant.is_closed()))
+    }
+
+    /// Resolves when somebody waits.
+    pub(crate) async fn wanted(&self, name: &Name) {
+        loop {
+            let mut changes = std::pin::pin!(self.changes.notified());
+            changes.as_mut().enable();
+            if self.is_waited_for(name) {
+                return;
+            }
+            changes.await;
+        }
     }
 
     /// Resolves when the exclusive holder is another than `seen`.
@@ -179,6 +194,7 @@ impl Store {
             // A dead holder makes no change by itself.
             match self.sweep(name) {
                 Some(end) => tokio::select! {
+                    biased;
                     () = changes => {}
                     () = self.sleep_until(end) => {}
                 },
@@ -222,7 +238,7 @@ impl Store {
     pub(crate) fn abandon(&self, name: &Name, attempt: AttemptId) {
         let now = self.clock.now();
         let mut state = self.state();
-        state.remember_abandoned(attempt, now);
+        kit::remember_abandoned(attempt);
         if let Some(lock) = state.locks.get_mut(name) {
             lock.waiters.retain(|waiter| waiter.attempt != attempt);
         }
@@ -304,6 +320,16 @@ impl Store {
         self.changes.notify_waiters();
     }
 
+    /// Ends every hold of `name`, as an administrator would; `true` when there was one.
+    pub(crate) fn lose(&self, name: &str) -> bool {
+        let name = self
+            .state()
+            .locks
+            .get_key_value(name)
+            .map(|(name, _)| name.clone());
+        name.is_some_and(|name| self.break_lock(&name))
+    }
+
     pub(crate) fn names(&self) -> usize {
         let now = self.clock.now();
         let mut state = self.state();
@@ -317,37 +343,13 @@ impl Store {
 
 impl State {
     fn check(&self, request: &Request) -> Result<()> {
-        if self.abandoned.contains(&request.attempt()) {
-            return Err(Error::new(
-                ErrorKind::Store,
-                "this attempt was abandoned: make a new one",
-            )
-            .with_held(dlock_core::HeldNow::No));
-        }
-        let Mode::Permit { limit } = request.mode() else {
-            return Ok(());
-        };
+        kit::refuse_abandoned(request.attempt())?;
         let Some(lock) = self.locks.get(request.name()) else {
             return Ok(());
         };
-        let modes = lock
-            .holders
-            .iter()
-            .map(|holder| holder.mode)
-            .chain(lock.waiters.iter().map(|waiter| waiter.mode));
-        for mode in modes {
-            if let Mode::Permit { limit: used } = mode
-                && used != limit
-            {
-                return Err(Error::new(
-                    ErrorKind::Conflict,
-                    format!(
-                        "this semaphore is in use with {used} permits, not {limit}: everybody must give the same limit"
-                    ),
-                ));
-            }
-        }
-        Ok(())
+        let holders = lock.holders.iter().map(|holder| holder.mode);
+        let waiters = lock.waiters.iter().map(|waiter| waiter.mode);
+        kit::check_limit(holders.chain(waiters), request.mode())
     }
 
     /// The grant an attempt has already: the same request may come twice.
@@ -450,18 +452,6 @@ impl State {
         }
     }
 
-    fn remember_abandoned(&mut self, attempt: AttemptId, now: Moment) {
-        while let Some((until, old)) = self.to_forget.front().copied()
-            && until <= now
-        {
-            self.abandoned.remove(&old);
-            self.to_forget.pop_front();
-        }
-        if self.abandoned.insert(attempt) {
-            self.to_forget.push_back((now + REMEMBER, attempt));
-        }
-    }
-
     /// When the first holder's lease ends.
     fn free_at(&self, name: &Name) -> Option<Moment> {
         self.locks
@@ -512,18 +502,6 @@ fn next_token(last: &mut u64) -> u64 {
 impl Lock {
     /// Whether a holder in `mode` fits to those who hold now.
     fn admits(&self, mode: Mode) -> bool {
-        match mode {
-            Mode::Exclusive => self.holders.is_empty(),
-            Mode::Shared => self
-                .holders
-                .iter()
-                .all(|holder| holder.mode == Mode::Shared),
-            Mode::Permit { limit } => {
-                self.holders.iter().all(|holder| holder.mode == mode)
-                    && self.holders.len() < limit as usize
-            }
-            // A mode of a later core, which asks only for those that the capabilities name: alone is always safe.
-            _ => self.holders.is_empty(),
-        }
+        kit::admits(self.holders.iter().map(|holder| holder.mode), mode)
     }
 }

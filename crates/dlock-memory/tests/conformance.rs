@@ -36,6 +36,11 @@ impl Harness for Memory {
         })
     }
 
+    /// The store has no time of day: it counts elapsed time alone.
+    async fn set_clock(&self, _: i64) -> Result<()> {
+        Ok(())
+    }
+
     async fn expire(&self, name: &Name) -> Result<()> {
         self.store.control().expire(name);
         Ok(())
@@ -57,6 +62,14 @@ impl Fault for Line {
 
     async fn hang(&self) {
         self.0.hang();
+    }
+
+    async fn half_open(&self) {
+        self.0.half_open();
+    }
+
+    async fn deny(&self) {
+        self.0.deny();
     }
 
     async fn heal(&self) {

@@ -3,7 +3,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
-use dlock_core::{Capabilities, Error, ErrorKind, LockInfo, Name, Operation, Released, Result};
+use dlock_core::{
+    Capabilities, Capability, Error, ErrorKind, LockInfo, Name, Operation, Released, Result,
+};
+#[cfg(feature = "client")]
+use mysql_async::Pool;
 
 use crate::carried::CarriedLocks;
 use crate::config::{Config, LockMode};
@@ -32,15 +36,27 @@ enum Rows {
 
 impl MySqlBackend {
     pub(crate) async fn connect(config: Config) -> Result<Self> {
-        let explain =
-            |error: Error, operation| error.with_backend("mysql").with_operation(operation);
-        config
-            .check()
-            .and_then(|()| config.check_files())
-            .map_err(|error| explain(error, Operation::Configure))?;
+        config.check().map_err(|error| Config::URL.explain(error))?;
         Self::open(config)
             .await
-            .map_err(|trouble| explain(trouble.into(), Operation::Connect))
+            .map_err(|trouble| Error::from(trouble).with_operation(Operation::Connect))
+            .map_err(|error| error.with_backend("mysql"))
+    }
+
+    #[cfg(feature = "client")]
+    pub(crate) async fn connect_over(mut config: Config, pool: Pool) -> Result<Self> {
+        if matches!(config.mode, LockMode::Session | LockMode::Advisory) {
+            let refused = Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "mode={} ends a hold by closing its connection, and these are the application's: use mode=lease, or connect",
+                    config.mode
+                ),
+            );
+            return Err(Config::URL.explain(refused));
+        }
+        config.pool = Some(pool);
+        Self::connect(config).await
     }
 
     async fn open(config: Config) -> Result<Self, Trouble> {
@@ -110,6 +126,10 @@ impl MySqlBackend {
 }
 
 #[async_trait]
+#[deny(
+    clippy::missing_trait_methods,
+    reason = "a default would answer in place of the mode's own method"
+)]
 impl Backend for MySqlBackend {
     fn capabilities(&self) -> &Capabilities {
         self.locks.capabilities()
@@ -151,6 +171,10 @@ impl Backend for MySqlBackend {
         self.locks.list(prefix).await
     }
 
+    fn bounds_trips_of_list(&self) -> bool {
+        self.locks.bounds_trips_of_list()
+    }
+
     async fn break_lock(&self, name: &Name) -> Result<bool> {
         self.locks.break_lock(name).await
     }
@@ -159,11 +183,23 @@ impl Backend for MySqlBackend {
         self.locks.others_wait(name).await
     }
 
+    async fn changed(&self, name: &Name, seen: Option<&str>) {
+        self.locks.changed(name, seen).await;
+    }
+
+    async fn wanted(&self, lease: &Lease) {
+        self.locks.wanted(lease).await;
+    }
+
     fn keeps_order(&self) -> bool {
         self.locks.keeps_order()
     }
 
     async fn close(&self) -> Result<()> {
         self.locks.close().await
+    }
+
+    fn lacks(&self, capability: Capability) -> Error {
+        self.locks.lacks(capability)
     }
 }

@@ -2,11 +2,11 @@ mod mode;
 mod url;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
+use dlock_core::Result;
 use dlock_core::backend::Host;
-use dlock_core::{Error, Result};
+use dlock_core::kit::{self, Login, TIMEOUTS, Tls, TlsOffer, within};
 
 pub use self::mode::LockMode;
 use crate::MySqlBackend;
@@ -16,15 +16,13 @@ const DEFAULT_PORT: u16 = 3306;
 const SHORTEST_VALIDITY: Duration = Duration::from_millis(500);
 const LONGEST_VALIDITY: Duration = Duration::from_secs(86_400);
 
-/// Whether the connection is encrypted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tls {
-    Off,
-    /// With a server whose certificate somebody we trust has signed.
-    Verified,
-    /// With whoever answers.
-    Unverified,
-}
+const TLS: TlsOffer = TlsOffer {
+    crate_name: "dlock-mysql",
+    enabled: cfg!(feature = "tls"),
+    system_ca: false,
+    unverified: true,
+    server_name: true,
+};
 
 /// Where the database is, and how its locks are kept.
 ///
@@ -42,8 +40,7 @@ pub(crate) enum Tls {
 #[must_use = "nothing happens until `connect`"]
 pub struct Config {
     pub(crate) host: Host,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+    pub(crate) login: Login,
     pub(crate) database: String,
     pub(crate) mode: LockMode,
     pub(crate) table_prefix: String,
@@ -53,9 +50,9 @@ pub struct Config {
     pub(crate) answer_timeout: Duration,
     pub(crate) session_validity: Duration,
     pub(crate) max_sessions: usize,
-    pub(crate) tls: Tls,
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    pub(crate) tls: Option<Tls>,
+    /// The application's own connections, in place of those that are made here.
+    pub(crate) pool: Option<mysql_async::Pool>,
 }
 
 impl Config {
@@ -73,8 +70,7 @@ impl Config {
     fn at(host: Host, database: String) -> Self {
         Self {
             host,
-            user: None,
-            password: None,
+            login: Login::default(),
             database,
             mode: LockMode::Lease,
             table_prefix: "dlock_".to_owned(),
@@ -84,9 +80,8 @@ impl Config {
             answer_timeout: Duration::from_secs(5),
             session_validity: Duration::from_secs(3),
             max_sessions: 64,
-            tls: Tls::Off,
-            ca: None,
-            identity: None,
+            tls: None,
+            pool: None,
         }
     }
 
@@ -99,18 +94,6 @@ impl Config {
     /// The mode that is set.
     pub fn mode(&self) -> LockMode {
         self.mode
-    }
-
-    /// The user. Default: none, which few servers accept.
-    pub fn user(mut self, user: impl Into<String>) -> Self {
-        self.user = Some(user.into());
-        self
-    }
-
-    /// The password. Default: none.
-    pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.password = Some(password.into());
-        self
     }
 
     /// What the names of our tables begin with. Default: `dlock_`. Letters, digits and `_`, at most 40 of them.
@@ -140,13 +123,13 @@ impl Config {
         self
     }
 
-    /// The longest time to connect and log in. Default: 5 s. At least 1 ms.
+    /// The longest time to connect and log in. Default: 5 s. From 1 ms to 10 min.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// The longest time to wait for the answer to a statement, the retries after a deadlock included. Default: 5 s. At least 1 ms.
+    /// The longest time to wait for the answer to a statement, the retries after a deadlock included. Default: 5 s. From 1 ms to 10 min.
     pub fn answer_timeout(mut self, limit: Duration) -> Self {
         self.answer_timeout = limit;
         self
@@ -162,32 +145,6 @@ impl Config {
         self
     }
 
-    /// Whether the connection must be encrypted (feature `tls`). Default: no. The server's certificate is checked.
-    pub fn tls(mut self, on: bool) -> Self {
-        self.tls = if on { Tls::Verified } else { Tls::Off };
-        self
-    }
-
-    /// Encrypts the connection **without checking who the server is** (feature `tls`): whoever can put themselves between this program and
-    /// the server reads and changes everything, locks and password included. It keeps out those who only listen. For a server whose
-    /// certificate nobody has signed, [`ca`](Self::ca) with that certificate is the right way.
-    pub fn tls_unverified(mut self) -> Self {
-        self.tls = Tls::Unverified;
-        self
-    }
-
-    /// The file with the certificates to trust instead of the well-known ones, in PEM form.
-    pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
-        self.ca = Some(file.into());
-        self
-    }
-
-    /// The files with a certificate for this client and its key, in PEM form.
-    pub fn identity(mut self, cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
-        self.identity = Some((cert.into(), key.into()));
-        self
-    }
-
     /// Connects, checks the server, and creates the tables if they are missing.
     ///
     /// # Errors
@@ -198,74 +155,23 @@ impl Config {
     ///
     /// If the future is dropped, tables may have been created, and nothing else.
     pub async fn connect(self) -> Result<MySqlBackend> {
+        dlock_core::backend::need_runtime("mysql")?;
         MySqlBackend::connect(self).await
     }
 
     pub(crate) fn check(&self) -> Result<()> {
         check_prefix(&self.table_prefix)?;
-        for (what, value) in [
-            ("connections", self.connections),
-            ("max_sessions", self.max_sessions),
-        ] {
-            if !(1..=10_000).contains(&value) {
-                return Err(Error::invalid(format!(
-                    "{what} is {value}: it must be from 1 to 10000"
-                )));
-            }
-        }
-        let moment = Duration::from_millis(1);
-        for (what, value) in [
-            ("connect_timeout", self.connect_timeout),
-            ("answer_timeout", self.answer_timeout),
-        ] {
-            if value < moment {
-                return Err(Error::invalid(format!(
-                    "{what} is {value:?}: it must be at least {moment:?}"
-                )));
-            }
-        }
-        let validity = self.session_validity;
-        if !(SHORTEST_VALIDITY..=LONGEST_VALIDITY).contains(&validity) {
-            return Err(Error::invalid(format!(
-                "session_validity is {validity:?}: it must be from {SHORTEST_VALIDITY:?} to a day"
-            )));
-        }
-        if !cfg!(feature = "tls") && self.tls != Tls::Off {
-            return Err(Error::invalid(
-                "tls is set, but this program was built without it: enable the feature \"tls\" of the crate dlock-mysql",
-            ));
-        }
-        if self.tls == Tls::Unverified && self.ca.is_some() {
-            return Err(Error::invalid(
-                "tls=unverified trusts every server, and ca says which ones to trust: set tls=true, or leave ca out",
-            ));
-        }
-        if self.tls == Tls::Off && (self.ca.is_some() || self.identity.is_some()) {
-            return Err(Error::invalid(
-                "ca, cert and key are for TLS: set tls=true, or leave them out",
-            ));
-        }
-        Ok(())
-    }
-
-    /// Looks whether the files for TLS can be read: the client would call that an outage.
-    pub(crate) fn check_files(&self) -> Result<()> {
-        let identity = self.identity.as_ref();
-        let files = [
-            ("ca", self.ca.as_ref()),
-            ("cert", identity.map(|(cert, _)| cert)),
-            ("key", identity.map(|(_, key)| key)),
-        ];
-        for (what, file) in files {
-            let Some(file) = file else { continue };
-            if let Err(error) = std::fs::File::open(file) {
-                let file = file.display();
-                return Err(Error::invalid(format!(
-                    "{what} is {file}, which cannot be read: {error}"
-                )));
-            }
-        }
-        Ok(())
+        within("connections", self.connections, 1..=10_000)?;
+        within("max_sessions", self.max_sessions, 1..=10_000)?;
+        within("connect_timeout", self.connect_timeout, TIMEOUTS)?;
+        within("answer_timeout", self.answer_timeout, TIMEOUTS)?;
+        within(
+            "session_validity",
+            self.session_validity,
+            SHORTEST_VALIDITY..=LONGEST_VALIDITY,
+        )?;
+        self.login.check()?;
+        self.tls.as_ref().map_or(Ok(()), |tls| tls.check(TLS))
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -284,12 +190,13 @@ impl Config {
     }
 }
 
+kit::network_settings!(Config);
+
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("host", &self.host.with_port(DEFAULT_PORT))
-            .field("user", &self.user)
-            .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("login", &self.login)
             .field("database", &self.database)
             .field("mode", &self.mode)
             .field("table_prefix", &self.table_prefix)

@@ -8,28 +8,36 @@ mod connection;
 mod shared;
 mod value;
 
+#[cfg(feature = "tls")]
+use std::path::PathBuf;
 use std::time::Duration;
 
+use dlock_core::Result;
 use mysql_async::{Opts, OptsBuilder};
+
+#[cfg(feature = "tls")]
+use dlock_core::kit::{Pem, Tls, Trust};
+#[cfg(feature = "tls")]
+use mysql_async::{ClientIdentity, SslOpts};
 
 pub(crate) use self::connection::Connection;
 pub(crate) use self::shared::{Job, SharedConnections, Told};
 pub(crate) use self::value::{Answer, AnswerRow, Arg};
 use crate::config::Config;
-#[cfg(feature = "tls")]
-use crate::config::Tls;
 
 /// The named lock of a connection that carries a hold.
 pub(crate) fn call_sign_text(number: u64) -> String {
     format!("dlock:conn:{number:016X}")
 }
 
-pub(crate) fn opts(config: &Config, setup: &str) -> Opts {
+/// How to connect, with the password as it is now.
+pub(crate) async fn opts(config: &Config, setup: &str) -> Result<Opts> {
+    let (user, password) = config.login.now().await?;
     let builder = OptsBuilder::default()
         .ip_or_hostname(config.host.name.clone())
         .tcp_port(config.port())
-        .user(config.user.clone())
-        .pass(config.password.clone())
+        .user(user)
+        .pass(password)
         .db_name(Some(config.database.clone()))
         .tcp_nodelay(true)
         .tcp_keepalive(Some(Duration::from_secs(30)))
@@ -42,29 +50,37 @@ pub(crate) fn opts(config: &Config, setup: &str) -> Opts {
         .stmt_cache_size(0)
         .setup(vec![setup.to_owned()]);
     #[cfg(feature = "tls")]
-    let builder = builder.ssl_opts((config.tls != Tls::Off).then(|| tls_opts(config)));
-    Opts::from(builder)
+    let builder = builder.ssl_opts(config.tls.as_ref().map(tls_opts));
+    Ok(Opts::from(builder))
 }
 
 #[cfg(feature = "tls")]
-fn tls_opts(config: &Config) -> mysql_async::SslOpts {
+fn tls_opts(tls: &Tls) -> SslOpts {
     // The client takes the process's cryptography, and panics if none is chosen and a further crate of the program has brought a
     // second one. What the program has chosen stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let unverified = config.tls == Tls::Unverified;
-    let mut tls = mysql_async::SslOpts::default()
-        .with_danger_accept_invalid_certs(unverified)
-        .with_danger_skip_domain_validation(unverified);
-    if let Some(ca) = &config.ca {
-        tls = tls
-            .with_root_certs(vec![ca.clone().into()])
+    let is_unverified = *tls.trust() == Trust::Anybody;
+    let mut opts = SslOpts::default()
+        .with_danger_accept_invalid_certs(is_unverified)
+        .with_danger_skip_domain_validation(is_unverified)
+        .with_danger_tls_hostname_override(tls.name().map(str::to_owned));
+    if let Trust::Authority(ca) = tls.trust() {
+        opts = opts
+            .with_root_certs(vec![path_or_text(ca)])
             .with_disable_built_in_roots(true);
     }
-    if let Some((cert, key)) = &config.identity {
-        tls = tls.with_client_identity(Some(mysql_async::ClientIdentity::new(
-            cert.clone().into(),
-            key.clone().into(),
-        )));
+    if let Some((cert, key)) = tls.identity() {
+        let identity = ClientIdentity::new(path_or_text(cert), path_or_text(key));
+        opts = opts.with_client_identity(Some(identity));
     }
-    tls
+    opts
+}
+
+/// As the client takes it, by a type that it does not name.
+#[cfg(feature = "tls")]
+fn path_or_text<P: From<PathBuf> + From<Vec<u8>>>(pem: &Pem) -> P {
+    match pem {
+        Pem::Text(text) => text.clone().into(),
+        Pem::File(path) => path.clone().into(),
+    }
 }

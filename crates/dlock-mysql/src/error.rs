@@ -1,44 +1,27 @@
 //! Client error -> [`dlock_core::Error`].
 
-use dlock_core::{Error, ErrorKind};
+use dlock_core::ErrorKind;
+use dlock_core::kit::{self, NOBODY_LISTENS, with_advice};
 use mysql_async::{DriverError, Error as MySqlError, IoError};
 
 /// "DOUBLE value is out of range": how our statements fail on a server that was demoted, and never otherwise. See `{takes_writes}`.
 pub(crate) const DEMOTED: u16 = 1690;
 
-/// What befell one call.
-#[derive(Debug)]
-pub(crate) struct Trouble {
-    pub(crate) kind: ErrorKind,
-    message: String,
-    retryable: bool,
-    /// Whether the server may have done what was asked.
-    sent: bool,
-    /// Whether the connection can no longer be used.
-    pub(crate) broken: bool,
-    /// A deadlock or a lock wait: the server undid the statement, and it can be tried again at once.
-    pub(crate) contended: bool,
-    pub(crate) timed_out: bool,
-    /// The server's number for it, if it is the server's.
-    pub(crate) code: Option<u16>,
-    source: Option<MySqlError>,
+kit::trouble! {
+    /// What befell one call.
+    pub(crate) struct Trouble {
+        /// Whether the connection can no longer be used.
+        pub(crate) broken: bool,
+        /// A deadlock or a lock wait: the server undid the statement, and it can be tried again at once.
+        pub(crate) contended: bool,
+        /// The server's number for it, if it is the server's.
+        pub(crate) code: Option<u16>,
+        /// What answers there does not speak like a server, as far as the client can tell.
+        is_strange_talk: bool,
+    }
 }
 
 impl Trouble {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            retryable: kind.is_retryable(),
-            sent: true,
-            broken: false,
-            contended: false,
-            timed_out: kind == ErrorKind::TimedOut,
-            code: None,
-            source: None,
-        }
-    }
-
     /// The connection has ended before.
     pub(crate) fn gone() -> Self {
         let mut gone = Self::new(ErrorKind::Unreachable, "the connection has ended");
@@ -64,76 +47,15 @@ impl Trouble {
         )
     }
 
-    /// It is certain that the server did nothing.
-    #[must_use]
-    pub(crate) fn unsent(mut self) -> Self {
-        self.sent = false;
-        self
-    }
-
-    /// An earlier try may have been carried out.
-    #[must_use]
-    pub(crate) fn in_doubt(mut self) -> Self {
-        self.sent = true;
-        self
-    }
-
-    /// Whether it is certain that the server did nothing.
-    pub(crate) fn is_unsent(&self) -> bool {
-        !self.sent
-    }
-
-    pub(crate) fn message(&self) -> &str {
-        &self.message
-    }
-
-    /// Says what for.
-    #[must_use]
-    pub(crate) fn about(mut self, what: &str) -> Self {
-        self.message = format!("{what}: {}", self.message);
-        self
-    }
-
     /// It happened before anything was asked.
     #[must_use]
-    pub(crate) fn while_connecting(mut self) -> Self {
-        let stranger = match &self.source {
-            Some(MySqlError::Driver(driver)) => {
-                self.kind == ErrorKind::Unreachable
-                    && !matches!(driver, DriverError::ConnectionClosed)
-            }
-            Some(MySqlError::Other(_)) => true,
-            // The client's way to say that it does not understand a packet.
-            Some(MySqlError::Io(IoError::Io(io))) => {
-                self.kind == ErrorKind::Unreachable
-                    && matches!(
-                        io.kind(),
-                        std::io::ErrorKind::Other | std::io::ErrorKind::InvalidData
-                    )
-            }
-            _ => false,
-        };
-        if stranger {
-            self.kind = ErrorKind::Invalid;
-            self.retryable = false;
-            self.message = format!(
-                "what listens there does not speak like MySQL: check host and port ({})",
-                self.message
-            );
+    pub(crate) fn while_connecting(self) -> Self {
+        if !self.is_strange_talk {
+            return self.unsent();
         }
-        self.unsent()
-    }
-}
-
-impl From<Trouble> for Error {
-    fn from(trouble: Trouble) -> Self {
-        let error = Self::new(trouble.kind, trouble.message)
-            .with_retryable(trouble.retryable)
-            .after_sending(trouble.sent);
-        match trouble.source {
-            Some(source) => error.with_source(source),
-            None => error,
-        }
+        let advice = "what listens there does not speak like MySQL: check host and port";
+        let message = with_advice(advice, self.message());
+        self.retold(ErrorKind::Invalid, message).unsent()
     }
 }
 
@@ -153,8 +75,11 @@ impl From<MySqlError> for Trouble {
                 trouble.broken = is_broken(server.code);
                 trouble.contended = is_contended(server.code);
                 // What fails with an error of the server's was undone by it, unless it is the connection that failed.
-                trouble.sent = trouble.broken;
-                trouble
+                if trouble.broken {
+                    trouble
+                } else {
+                    trouble.unsent()
+                }
             }
             #[cfg(feature = "tls")]
             MySqlError::Io(IoError::Io(io)) if tls_error(io).is_some() => match tls_error(io) {
@@ -163,9 +88,7 @@ impl From<MySqlError> for Trouble {
             },
             MySqlError::Io(IoError::Io(io)) => {
                 let advice = match io.kind() {
-                    std::io::ErrorKind::ConnectionRefused => {
-                        "nobody listens there: is the server running?"
-                    }
+                    std::io::ErrorKind::ConnectionRefused => NOBODY_LISTENS,
                     _ => "the connection failed",
                 };
                 Self::new(ErrorKind::Unreachable, with_advice(advice, &text))
@@ -184,8 +107,18 @@ impl From<MySqlError> for Trouble {
         if !matches!(error, MySqlError::Server(_)) {
             trouble.broken = true;
         }
-        trouble.source = Some(error);
-        trouble
+        trouble.is_strange_talk = match &error {
+            MySqlError::Driver(DriverError::ConnectionClosed) => false,
+            MySqlError::Driver(_) => trouble.kind() == ErrorKind::Unreachable,
+            MySqlError::Other(_) => true,
+            // The client's way to say that it does not understand a packet.
+            MySqlError::Io(IoError::Io(io)) => {
+                use std::io::ErrorKind::{InvalidData, Other};
+                trouble.kind() == ErrorKind::Unreachable && matches!(io.kind(), Other | InvalidData)
+            }
+            _ => false,
+        };
+        trouble.because_of(error)
     }
 }
 
@@ -217,13 +150,6 @@ fn untrusted(text: &str) -> Trouble {
             text,
         ),
     )
-}
-
-fn with_advice(advice: &str, text: &str) -> String {
-    if advice.is_empty() {
-        return text.to_owned();
-    }
-    format!("{advice} ({text})")
 }
 
 /// The kind, and what to tell a person.
@@ -284,7 +210,7 @@ fn is_contended(code: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use dlock_core::HeldNow;
+    use dlock_core::{Error, HeldNow};
     use mysql_async::ServerError;
 
     use super::*;
@@ -317,7 +243,7 @@ mod tests {
             (1064, Store, true, false, false),
         ] {
             let trouble = server(code);
-            assert_eq!(trouble.kind, kind, "{code}");
+            assert_eq!(trouble.kind(), kind, "{code}");
             assert_eq!(trouble.broken, broken, "{code}");
             assert_eq!(trouble.contended, contended, "{code}");
             let error = Error::from(trouble);
@@ -340,17 +266,6 @@ mod tests {
             assert_eq!(later.held_now(), HeldNow::Unknown, "{code}");
             let first = Error::from(server(code).while_connecting());
             assert_eq!(first.held_now(), HeldNow::No, "{code}");
-        }
-        for kind in [
-            ErrorKind::Denied,
-            ErrorKind::Closed,
-            ErrorKind::Conflict,
-            ErrorKind::Invalid,
-        ] {
-            let error = Error::from(Trouble::new(kind, "said later").in_doubt());
-            assert_eq!(error.held_now(), HeldNow::Unknown, "{kind:?}");
-            let error = Error::from(Trouble::new(kind, "said at once").unsent());
-            assert_eq!(error.held_now(), HeldNow::No, "{kind:?}");
         }
     }
 

@@ -18,21 +18,22 @@
 //! # }
 //! ```
 
+use dlock_core::fence::{Mark, SqlFence};
 use dlock_core::{Error, ErrorKind, FencingToken, Result};
 use mysql_async::prelude::Queryable;
 
 use crate::error::Trouble;
 use crate::key::check_prefix;
-use crate::schema::statement;
 
-/// The table in which the highest token of each resource is kept.
+/// The table in which the highest token of each resource is kept, and what this program's tokens are: see [`dlock_core::fence`], which
+/// also has the statements for other clients.
 ///
 /// It may be in another database than the locks: it belongs where the protected rows are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fence {
-    table: String,
-    record: String,
-    read: String,
+    sql: SqlFence,
+    epoch: i64,
+    store: String,
 }
 
 impl Fence {
@@ -43,12 +44,25 @@ impl Fence {
     /// [`ErrorKind::Invalid`] when the prefix is not one: letters, digits and `_`, at most 40 of them.
     pub fn new(table_prefix: &str) -> Result<Self> {
         check_prefix(table_prefix)?;
-        let one = |sql: &str| statement(sql, table_prefix);
         Ok(Self {
-            table: one(include_str!("sql/schema_fenced.sql")),
-            record: one(include_str!("sql/fenced_record.sql")),
-            read: one(include_str!("sql/fenced_read.sql")),
+            sql: SqlFence::mysql(&format!("{table_prefix}fenced"))?,
+            epoch: 0,
+            store: String::new(),
         })
+    }
+
+    /// Names the store of the locks ([`Locks::identity`](dlock_core::Locks::identity)), so that a token of another store is told from a lost hold.
+    #[must_use]
+    pub fn of_store(mut self, identity: impl Into<String>) -> Self {
+        self.store = identity.into();
+        self
+    }
+
+    /// Sets the epoch: one more with every move of the locks to another store. Default: 0.
+    #[must_use]
+    pub fn in_epoch(mut self, epoch: i64) -> Self {
+        self.epoch = epoch;
+        self
     }
 
     /// The SQL that makes the table, if it is not there. Run it once.
@@ -59,7 +73,7 @@ impl Fence {
     /// # Ok::<(), dlock_core::Error>(())
     /// ```
     pub fn table_sql(&self) -> &str {
-        &self.table
+        self.sql.table_sql()
     }
 
     /// Checks that nobody with a higher token has written to the resource, and records this one, as part of the caller's transaction.
@@ -68,7 +82,8 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] when a later holder was here: roll back. Others when the server did not answer well.
+    /// [`ErrorKind::Lost`] when a later holder was here, [`ErrorKind::Conflict`] when the last one was of another store or epoch: roll back.
+    /// Others when the server did not answer well.
     ///
     /// # Cancel safety
     ///
@@ -79,25 +94,47 @@ impl Fence {
         resource: &str,
         token: FencingToken,
     ) -> Result<()> {
-        let args = (resource.as_bytes(), token.get());
-        tx.exec_drop(self.record.as_str(), args)
+        let mine = Mark::new(token)?.of_store(&self.store).in_epoch(self.epoch);
+        let args = (
+            resource.as_bytes(),
+            mine.epoch,
+            mine.token,
+            mine.store.as_bytes(),
+        );
+        tx.exec_drop(self.sql.record_sql(), args)
             .await
             .map_err(explain)?;
-        let highest: Option<Option<u64>> = tx
-            .exec_first(self.read.as_str(), (resource.as_bytes(),))
+        let row: Option<(i64, i64, Vec<u8>)> = tx
+            .exec_first(self.sql.read_sql(), (resource.as_bytes(),))
             .await
             .map_err(explain)?;
-        let problem = match highest.flatten() {
-            Some(highest) if highest == token.get() => return Ok(()),
-            Some(highest) => Error::new(
-                ErrorKind::Lost,
-                format!(
-                    "a holder with token {highest} has written to {resource:?}, and this one has {token}: its hold was lost. Roll back"
-                ),
-            ),
-            None => Error::new(ErrorKind::Store, "the row of the token is gone"),
+        let outcome = match row {
+            Some((epoch, token, store)) => {
+                let store = String::from_utf8_lossy(&store).into_owned();
+                mine.check(
+                    &Mark {
+                        epoch,
+                        token,
+                        store,
+                    },
+                    resource,
+                )
+            }
+            None => Err(Error::new(ErrorKind::Store, "the row of the token is gone")),
         };
-        Err(problem.with_backend("mysql"))
+        outcome.map_err(|error| error.with_backend("mysql"))
+    }
+
+    /// Forgets what has written to the resource, on purpose: the next write passes, whatever its token. Only when no earlier holder can
+    /// still be alive.
+    ///
+    /// # Errors
+    ///
+    /// When the server did not answer well.
+    pub async fn reset<Q: Queryable>(&self, tx: &mut Q, resource: &str) -> Result<()> {
+        tx.exec_drop(self.sql.reset_sql(), (resource.as_bytes(),))
+            .await
+            .map_err(explain)
     }
 }
 
@@ -111,8 +148,13 @@ mod tests {
 
     #[test]
     fn every_statement_names_the_table_of_the_prefix() {
-        let fence = Fence::new("x_").expect("a good prefix");
-        for sql in [&fence.table, &fence.record, &fence.read] {
+        let sql = Fence::new("x_").expect("a good prefix").sql;
+        for sql in [
+            sql.table_sql(),
+            sql.record_sql(),
+            sql.read_sql(),
+            sql.reset_sql(),
+        ] {
             assert!(sql.contains(" `x_fenced` "), "{sql}");
         }
         Fence::new("x; DROP TABLE users").expect_err("not a prefix");

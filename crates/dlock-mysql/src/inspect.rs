@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use dlock_core::{FencingToken, HolderInfo, LockInfo, Mode, Name};
 
 use crate::connect::AnswerRow;
+use crate::fence::first_of;
 
 /// One lock.
 pub(crate) fn lock(name: &Name, rows: &[AnswerRow]) -> LockInfo {
@@ -48,7 +49,11 @@ fn holder(row: &AnswerRow) -> Option<HolderInfo> {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     let mut holder = HolderInfo::new(owner, mode);
-    holder.token = row.number(3).map(FencingToken::new);
+    let first = |token| match mode {
+        Mode::Exclusive => first_of(token),
+        _ => token,
+    };
+    holder.token = row.number(3).map(first).map(FencingToken::new);
     holder.expires_in = row.number(4).map(Duration::from_micros);
     holder.since = row
         .number(5)

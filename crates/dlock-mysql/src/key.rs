@@ -29,18 +29,28 @@ pub(crate) fn micros(time: Duration) -> u64 {
 /// The name for `GET_LOCK`: its names belong to the whole server, have at most 64 characters, and differ in more than case only if their
 /// bytes do. So it is always a digest, of the prefix and the name, in letters and digits of one case.
 pub(crate) fn advisory(prefix: &str, database: &str, name: &Name) -> String {
+    format!("dlock:{}", hex_digest(prefix, database, name, 28))
+}
+
+/// The name for `GET_LOCK` that one of those who wait for a lock takes, while it waits: it has so many places.
+pub(crate) fn place_of_waiter(prefix: &str, database: &str, name: &Name, place: u8) -> String {
+    format!("dlock:w{place}:{}", hex_digest(prefix, database, name, 24))
+}
+
+fn hex_digest(prefix: &str, database: &str, name: &Name, bytes: usize) -> String {
     let mut digest = Sha256::new();
     // Neither holds a zero, so no two triples look the same.
     for part in [database, "\0", prefix, "\0", name.as_str()] {
         digest.update(part.as_bytes());
     }
-    let hex: String = digest
-        .finalize()
-        .iter()
-        .take(28)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    format!("dlock:{hex}")
+    let digest = digest.finalize();
+    let bytes = digest.iter().take(bytes);
+    bytes.map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The digest of a name, inside of one table.
+pub(crate) fn digest_of(name: &Name) -> [u8; 32] {
+    Sha256::digest(name.as_str().as_bytes()).into()
 }
 
 #[cfg(test)]
@@ -62,6 +72,8 @@ mod tests {
                 .collect();
         assert_eq!(all.len(), 9);
         assert!(all.iter().all(|text| text.len() <= 64), "{all:?}");
+        let place = place_of_waiter("p_", "d", &name(&long), 7);
+        assert!(place.len() <= 64 && !all.contains(&place), "{place}");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dlock_core::LossReason;
 use dlock_core::backend::{Lease, Renewal};
-use dlock_core::{Error, LossReason};
 
 use crate::connect::{Arg, Job, SharedConnections};
 use crate::error::Trouble;
@@ -85,7 +85,7 @@ pub(crate) fn renewal(found: &Result<Found, Trouble>, lease: &Arc<Lease>) -> Ren
             Renewal::Extended
         }
         Ok(Found::Some(_)) => Renewal::Lost(LossReason::Gone),
-        Err(trouble) => Renewal::Failed(Error::new(trouble.kind, trouble.message())),
+        Err(trouble) => Renewal::Failed(trouble.clone().into()),
     }
 }
 

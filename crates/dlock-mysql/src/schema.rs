@@ -7,6 +7,7 @@ use dlock_core::{ErrorKind, Result};
 use crate::config::LockMode;
 use crate::connect::{Job, SharedConnections};
 use crate::error::Trouble;
+use crate::fence::TURNS;
 use crate::key::check_prefix;
 
 /// The version of the tables that this program works with.
@@ -45,7 +46,7 @@ pub fn migration(mode: LockMode, table_prefix: &str) -> Result<String> {
     Ok(with_tables(sql, table_prefix))
 }
 
-/// A statement with its comments left out and the names of the tables filled in.
+/// A statement with its comments left out, and the names of the tables and the tokens of a hold filled in.
 pub(crate) fn statement(sql: &str, prefix: &str) -> String {
     let lines: Vec<&str> = sql
         .lines()
@@ -53,7 +54,7 @@ pub(crate) fn statement(sql: &str, prefix: &str) -> String {
         .map(str::trim)
         .filter(|line| !line.is_empty())
         .collect();
-    with_tables(&lines.join(" "), prefix)
+    with_tables(&lines.join(" "), prefix).replace("{turns}", &TURNS.to_string())
 }
 
 /// The same for a mode whose statements fail on a server that was demoted.

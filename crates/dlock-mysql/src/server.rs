@@ -8,10 +8,11 @@ use dlock_core::ErrorKind;
 use crate::config::{Config, LockMode};
 use crate::connect::{Answer, Connection};
 use crate::error::Trouble;
+use crate::fence::TURNS;
 
 /// Our sessions: bytes are bytes, times are UTC, and what a statement means, and how long it may take, does not depend on the server's
 /// defaults.
-fn setup(isolation: &str, maria: bool, wait_timeout: Duration) -> String {
+fn setup(isolation: &str, maria: bool, wait_timeout: Duration, numbers: &str) -> String {
     let patience = if maria {
         "max_statement_time = 0, idle_transaction_timeout = 0, idle_readonly_transaction_timeout = 0, \
          idle_write_transaction_timeout = 0"
@@ -24,7 +25,7 @@ fn setup(isolation: &str, maria: bool, wait_timeout: Duration) -> String {
         "SET NAMES binary; SET SESSION TRANSACTION ISOLATION LEVEL {isolation}, READ WRITE; \
          SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', autocommit = 1, \
          completion_type = 'NO_CHAIN', sql_select_limit = 18446744073709551615, sql_safe_updates = 0, sql_big_selects = 1, \
-         innodb_lock_wait_timeout = 1, wait_timeout = {}, {patience}",
+         innodb_lock_wait_timeout = 1, wait_timeout = {}, {patience}{numbers}",
         wait_timeout.as_secs()
     )
 }
@@ -123,9 +124,16 @@ pub(crate) async fn look(config: &Config) -> Result<Setup, Trouble> {
         "READ COMMITTED"
     };
     let maria = is_maria(version(&found));
+    // The automatic numbers of mode unique go in steps of a hold's tokens: see unique_claim.sql.
+    let numbers = match config.mode {
+        LockMode::Unique => {
+            format!(", auto_increment_increment = {TURNS}, auto_increment_offset = {TURNS}")
+        }
+        _ => String::new(),
+    };
     Ok(Setup {
-        shared: setup(isolation, maria, Duration::from_secs(28_800)),
-        carrying: setup(isolation, maria, silence(config.session_validity)),
+        shared: setup(isolation, maria, Duration::from_secs(28_800), &numbers),
+        carrying: setup(isolation, maria, silence(config.session_validity), ""),
         scope,
         // A replica that repeats the statement is read-only itself: it would change nothing, or stop with an error.
         writable: if logs_statements(&found) {

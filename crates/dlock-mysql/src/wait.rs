@@ -7,10 +7,11 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::ErrorKind;
 use dlock_core::backend::{Attempt, Backoff, Busy, Lease, Request};
+use dlock_core::kit;
 
 use crate::error::Trouble;
+use crate::waiters::Waiters;
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// The longest pause between two questions while holds are short (less than a second).
@@ -51,6 +52,9 @@ impl From<Tried> for Attempt {
 #[async_trait]
 pub(crate) trait Tries {
     async fn attempt(&self, request: &Request) -> Result<Tried, Trouble>;
+
+    /// Where those who wait make themselves known.
+    fn waiters(&self) -> &Waiters;
 }
 
 /// Tries until held or the deadline has passed.
@@ -59,14 +63,16 @@ pub(crate) async fn poll<T: Tries + ?Sized>(
     request: &Request,
 ) -> Result<Attempt, Trouble> {
     let mut backoff = Backoff::new(SHORTEST_PAUSE, SHORT_HOLDS);
+    let mut sign = tries.waiters().sign(request.name());
     loop {
         let limit = request.trip_timeout();
         let tried = tokio::time::timeout(limit, tries.attempt(request)).await;
-        let others = match tried.unwrap_or_else(|_| Err(no_answer(limit)))? {
+        let others = match tried.unwrap_or_else(|_| Err(kit::no_answer(limit).into()))? {
             Tried::Held(lease) => return Ok(Attempt::Held(lease)),
             Tried::Busy(others) => others,
         };
         request.mark_contended();
+        sign.show(limit).await;
         let until = request.now() + pause(&mut backoff, others);
         match request.deadline() {
             Some(deadline) if deadline <= until => {
@@ -90,13 +96,6 @@ fn pause(backoff: &mut Backoff, others: InTheWay) -> Duration {
     others
         .left
         .map_or(pause, |left| pause.min(left.max(SHORTEST_PAUSE)))
-}
-
-fn no_answer(limit: Duration) -> Trouble {
-    Trouble::new(
-        ErrorKind::TimedOut,
-        format!("no answer within {limit:?}: is the server alive and reachable?"),
-    )
 }
 
 #[cfg(test)]

@@ -8,11 +8,15 @@ use dlock_core::backend::Host;
 use dlock_core::{Error, Result};
 
 use crate::PostgresBackend;
+#[cfg(any(feature = "deadpool", feature = "sqlx"))]
+use crate::connect::Guest;
 use crate::key::{check_prefix, check_schema};
 
 pub(crate) const DEFAULT_PORT: u16 = 5432;
 const SHORTEST_WAITER_LEASE: Duration = Duration::from_millis(500);
 const LONGEST_WAITER_LEASE: Duration = Duration::from_secs(3600);
+const SHORTEST_VALIDITY: Duration = Duration::from_millis(500);
+const LONGEST_VALIDITY: Duration = Duration::from_secs(86_400);
 
 /// How a lock is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -21,12 +25,15 @@ pub enum LockMode {
     /// A row with the time until which it is held.
     #[default]
     Lease,
+    /// An advisory lock of a connection of its own, which the server frees with the connection.
+    Session,
 }
 
 impl fmt::Display for LockMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Lease => "lease",
+            Self::Session => "session",
         })
     }
 }
@@ -75,10 +82,16 @@ pub struct Config {
     pub(crate) connect_timeout: Duration,
     pub(crate) answer_timeout: Duration,
     pub(crate) waiter_lease: Duration,
+    pub(crate) session_validity: Duration,
+    pub(crate) max_sessions: usize,
     pub(crate) listen: bool,
+    pub(crate) prepare: bool,
     pub(crate) tls: bool,
     pub(crate) ca: Option<PathBuf>,
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    /// Whose connections carry the statements, if not our own.
+    #[cfg(any(feature = "deadpool", feature = "sqlx"))]
+    pub(crate) guest: Option<Guest>,
 }
 
 impl Config {
@@ -111,11 +124,80 @@ impl Config {
             connect_timeout: Duration::from_secs(5),
             answer_timeout: Duration::from_secs(5),
             waiter_lease: Duration::from_secs(6),
+            session_validity: Duration::from_secs(3),
+            max_sessions: 64,
             listen: true,
+            prepare: true,
             tls: false,
             ca: None,
             identity: None,
+            #[cfg(any(feature = "deadpool", feature = "sqlx"))]
+            guest: None,
         }
+    }
+
+    /// Locks by the connections of a pool that you have (feature `deadpool`), so that they and the work share one.
+    ///
+    /// A connection is borrowed for one statement at a time, and [`connections`](Config::connections) bounds how many at once, with two
+    /// more for renewals. Waiters ask again with random pauses of at most 50 ms, as nobody listens: that takes a connection of its own,
+    /// for which [`listening_at`](Config::listening_at) tells the place.
+    ///
+    /// ```no_run
+    /// # async fn open(pool: deadpool_postgres::Pool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = dlock_core::Locks::new(dlock_postgres::Config::over_deadpool(pool.clone()).connect().await?)?;
+    /// let guard = locks.mutex("stock:42")?.lock().await?;
+    /// let client = pool.get().await?;
+    /// client.execute("UPDATE stock SET n = n - 1 WHERE id = 42", &[]).await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "deadpool")]
+    pub fn over_deadpool(pool: deadpool_postgres::Pool) -> Self {
+        let mut config = Self::at(Vec::new());
+        config.guest = Some(Guest::Deadpool(pool));
+        config
+    }
+
+    /// Locks by the connections of a pool of the crate sqlx (feature `sqlx`), so that they and the work share one. What
+    /// [`over_deadpool`](Config::over_deadpool) says holds here too.
+    ///
+    /// ```no_run
+    /// # async fn open(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = dlock_core::Locks::new(dlock_postgres::Config::over_sqlx(pool.clone()).connect().await?)?;
+    /// let guard = locks.mutex("stock:42")?.lock().await?;
+    /// sqlx::query("UPDATE stock SET n = n - 1 WHERE id = 42").execute(&pool).await?;
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "sqlx")]
+    pub fn over_sqlx(pool: sqlx::PgPool) -> Self {
+        let mut config = Self::at(Vec::new());
+        config.guest = Some(Guest::Sqlx(pool));
+        config
+    }
+
+    /// Statements by the pool that is set, and one more connection, which listens for grants, with the place, the login and the certificates of
+    /// these settings: waiters then wake at once.
+    ///
+    /// # Errors
+    ///
+    /// When the URL is wrong.
+    #[cfg(any(feature = "deadpool", feature = "sqlx"))]
+    pub fn listening_at(self, url: &str) -> Result<Self> {
+        let mut config = Self::from_url(url)?;
+        config.guest = self.guest;
+        Ok(config)
+    }
+
+    /// Whether the statements go by a pool of the user.
+    pub(crate) fn is_guest(&self) -> bool {
+        #[cfg(any(feature = "deadpool", feature = "sqlx"))]
+        let guest = self.guest.is_some();
+        #[cfg(not(any(feature = "deadpool", feature = "sqlx")))]
+        let guest = false;
+        guest
     }
 
     /// The mode. Default: [`LockMode::Lease`].
@@ -199,11 +281,34 @@ impl Config {
         self
     }
 
+    /// Mode `session`: for how long a sign of life of its connection makes a hold valid. Default: 3 s. From 0.5 s to a day.
+    ///
+    /// It takes the place of the lease: each hold asks its server three times within it. When a holder ends without giving its lock back, the
+    /// next one waits this long before it holds, because the former may not know yet. Shorter frees the lock sooner after a crash; longer
+    /// survives longer outages. Programs that share a lock may differ in it.
+    pub fn session_validity(mut self, validity: Duration) -> Self {
+        self.session_validity = validity;
+        self
+    }
+
+    /// Mode `session`: the most connections of holders and waiters, each of which needs one. Default: 64. From 1 to 10,000.
+    pub fn max_sessions(mut self, most: usize) -> Self {
+        self.max_sessions = most;
+        self
+    }
+
     /// Whether a connection of its own listens for grants. Default: yes. Without it waiters keep their places in the queue, and ask again
     /// with random pauses of at most 50 ms; that is also what happens behind a pooler that gives connections to others after each
     /// transaction.
     pub fn listen(mut self, on: bool) -> Self {
         self.listen = on;
+        self
+    }
+
+    /// Whether the server is told each statement once for a connection, instead of each time. Default: yes. Behind a pooler that gives
+    /// connections to others after each transaction it is not done in any case.
+    pub fn prepare(mut self, on: bool) -> Self {
+        self.prepare = on;
         self
     }
 
@@ -235,21 +340,37 @@ impl Config {
     ///
     /// If the future is dropped, tables may have been created, and nothing else.
     pub async fn connect(self) -> Result<PostgresBackend> {
+        dlock_core::backend::need_runtime("postgres")?;
         PostgresBackend::connect(self).await
     }
 
     pub(crate) fn check(&self) -> Result<()> {
         check_schema(&self.schema)?;
         check_prefix(&self.table_prefix)?;
-        if self.places.is_empty() {
+        if self.is_guest() && self.mode == LockMode::Session {
+            return Err(Error::invalid(
+                "mode=session needs connections of its own: leave the pool out, or use mode=lease",
+            ));
+        }
+        if self.places.is_empty() && !self.is_guest() {
             return Err(Error::invalid(
                 "no host is named: write postgres://user@host:port/database, or give a socket's folder as host=/run/postgresql",
             ));
         }
-        if !(1..=10_000).contains(&self.connections) {
+        for (what, value) in [
+            ("connections", self.connections),
+            ("max_sessions", self.max_sessions),
+        ] {
+            if !(1..=10_000).contains(&value) {
+                return Err(Error::invalid(format!(
+                    "{what} is {value}: it must be from 1 to 10000"
+                )));
+            }
+        }
+        let validity = self.session_validity;
+        if !(SHORTEST_VALIDITY..=LONGEST_VALIDITY).contains(&validity) {
             return Err(Error::invalid(format!(
-                "connections is {}: it must be from 1 to 10000",
-                self.connections
+                "session_validity is {validity:?}: it must be from {SHORTEST_VALIDITY:?} to a day"
             )));
         }
         let moment = Duration::from_millis(1);
@@ -320,6 +441,13 @@ impl Config {
 
     /// Which locks these are, without secrets.
     pub(crate) fn identity_text(&self) -> String {
+        if self.places.is_empty() {
+            // The pool knows where it is, and tells nobody.
+            return format!(
+                "postgres://?mode={}&schema={}&table_prefix={}",
+                self.mode, self.schema, self.table_prefix
+            );
+        }
         format!(
             "postgres://{}/{}?mode={}&schema={}&table_prefix={}",
             self.all_places(),
@@ -352,7 +480,10 @@ impl fmt::Debug for Config {
             .field("connect_timeout", &self.connect_timeout)
             .field("answer_timeout", &self.answer_timeout)
             .field("waiter_lease", &self.waiter_lease)
+            .field("session_validity", &self.session_validity)
+            .field("max_sessions", &self.max_sessions)
             .field("listen", &self.listen)
+            .field("prepare", &self.prepare)
             .field("tls", &self.tls)
             .finish_non_exhaustive()
     }

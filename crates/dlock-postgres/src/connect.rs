@@ -5,13 +5,20 @@
 //! therefore be used again. It is not: the next call would wait until the server has done what was given up.
 //!
 //! Every request is whole in itself: parse, bind and execute with one sync, without a name at the server. So a pooler may give each to
-//! another server connection. And nothing of ours is a session's: no prepared statement, no setting, no open transaction.
+//! another server connection. And nothing of ours is a session's: no setting, no open transaction. Where it was seen at connect that
+//! no pooler is there, the server is told our statements by name, once for each connection, which halves what a call costs it.
 
+#[cfg(any(feature = "deadpool", feature = "sqlx"))]
+mod guest;
 mod link;
 mod listen;
+mod row;
 mod tls;
 mod wire;
 
-pub(crate) use self::link::{Job, Link, Told};
+#[cfg(any(feature = "deadpool", feature = "sqlx"))]
+pub(crate) use self::guest::Guest;
+pub(crate) use self::link::{Job, Link, Told, Turns};
 pub(crate) use self::listen::Ear;
-pub(crate) use self::wire::{Arg, Wire};
+pub(crate) use self::row::Row;
+pub(crate) use self::wire::{Arg, Often, Wire};

@@ -47,6 +47,16 @@ impl Trouble {
         .unsent()
     }
 
+    /// The connection of a hold or a waiter is not at the server any more.
+    pub(crate) fn gone() -> Self {
+        let mut gone = Self::new(
+            ErrorKind::Unreachable,
+            "the server has ended the connection of this lock",
+        );
+        gone.broken = true;
+        gone
+    }
+
     /// An answer that none of our statements gives.
     pub(crate) fn strange(what: &str) -> Self {
         Self::new(
@@ -72,7 +82,6 @@ impl Trouble {
     }
 
     /// Whether it is certain that the server did nothing.
-    #[cfg(test)]
     pub(crate) fn is_unsent(&self) -> bool {
         !self.sent
     }
@@ -83,6 +92,14 @@ impl Trouble {
 
     pub(crate) fn has_code(&self, code: &str) -> bool {
         self.code.as_deref() == Some(code)
+    }
+
+    /// The server does not know a statement that this connection has told it, or knows another one by that name, or one with other results: the
+    /// connection is not ours alone, or somebody has said `DISCARD`. Nothing was done.
+    pub(crate) fn is_foreign(&self) -> bool {
+        ["26000", "42P05", "0A000"]
+            .iter()
+            .any(|code| self.has_code(code))
     }
 
     /// Says what for.
@@ -119,6 +136,40 @@ impl From<tokio_postgres::Error> for Trouble {
         };
         trouble.source = Some(error);
         trouble
+    }
+}
+
+#[cfg(feature = "sqlx")]
+impl From<sqlx::Error> for Trouble {
+    fn from(error: sqlx::Error) -> Self {
+        use sqlx::postgres::{PgDatabaseError, PgSeverity};
+        let text = error.to_string();
+        match error {
+            sqlx::Error::Database(error) => match error.try_downcast::<PgDatabaseError>() {
+                Ok(db) => {
+                    let fatal = matches!(db.severity(), PgSeverity::Fatal | PgSeverity::Panic);
+                    said(db.code(), db.message(), fatal)
+                }
+                Err(_) => Self::new(ErrorKind::Store, text),
+            },
+            sqlx::Error::PoolClosed => Self::new(ErrorKind::Closed, "the pool was closed").unsent(),
+            sqlx::Error::PoolTimedOut => {
+                let advice = "the pool gives no connection in time: is it large enough?";
+                Self::new(ErrorKind::Unreachable, with_advice(advice, &text)).unsent()
+            }
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::WorkerCrashed => {
+                let mut trouble = Self::new(
+                    ErrorKind::Unreachable,
+                    with_advice("the connection failed", &text),
+                );
+                trouble.broken = true;
+                trouble
+            }
+            _ => Self::new(ErrorKind::Store, text),
+        }
     }
 }
 

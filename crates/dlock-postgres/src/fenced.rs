@@ -18,6 +18,7 @@
 //! # }
 //! ```
 
+use dlock_core::fence::{Mark, SqlFence};
 use dlock_core::{Error, ErrorKind, FencingToken, Result};
 use tokio_postgres::GenericClient;
 use tokio_postgres::types::Type;
@@ -25,15 +26,16 @@ use tokio_postgres::types::Type;
 use crate::connect::Arg;
 use crate::error::Trouble;
 use crate::key::{check_prefix, check_schema};
-use crate::schema::statement_of;
 
-/// The table in which the highest token of each resource is kept.
+/// The table in which the highest token of each resource is kept, and what this program's tokens are: see [`dlock_core::fence`], which
+/// also has the statements for other clients.
 ///
 /// It may be in another database than the locks: it belongs where the protected rows are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fence {
-    table: String,
-    record: String,
+    sql: SqlFence,
+    epoch: i64,
+    store: String,
 }
 
 impl Fence {
@@ -45,16 +47,25 @@ impl Fence {
     pub fn new(schema: &str, table_prefix: &str) -> Result<Self> {
         check_schema(schema)?;
         check_prefix(table_prefix)?;
-        let one = |sql: &str| statement_of(sql, schema, table_prefix);
         Ok(Self {
-            table: one(
-                "CREATE TABLE IF NOT EXISTS {prefix}fenced (resource text PRIMARY KEY, token bigint NOT NULL)",
-            ),
-            record: one(
-                "INSERT INTO {prefix}fenced AS f (resource, token) VALUES ($1, $2) \
-                 ON CONFLICT (resource) DO UPDATE SET token = greatest(f.token, EXCLUDED.token) RETURNING token",
-            ),
+            sql: SqlFence::postgres(&format!("{schema}.{table_prefix}fenced"))?,
+            epoch: 0,
+            store: String::new(),
         })
+    }
+
+    /// Names the store of the locks ([`Locks::identity`](dlock_core::Locks::identity)), so that a token of another store is told from a lost hold.
+    #[must_use]
+    pub fn of_store(mut self, identity: impl Into<String>) -> Self {
+        self.store = identity.into();
+        self
+    }
+
+    /// Sets the epoch: one more with every move of the locks to another store. Default: 0.
+    #[must_use]
+    pub fn in_epoch(mut self, epoch: i64) -> Self {
+        self.epoch = epoch;
+        self
     }
 
     /// The SQL that makes the table, if it is not there. Run it once.
@@ -65,7 +76,7 @@ impl Fence {
     /// # Ok::<(), dlock_core::Error>(())
     /// ```
     pub fn table_sql(&self) -> &str {
-        &self.table
+        self.sql.table_sql()
     }
 
     /// Checks that nobody with a higher token has written to the resource, and records this one, as part of the caller's transaction.
@@ -75,7 +86,8 @@ impl Fence {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] when a later holder was here: roll back. Others when the server did not answer well.
+    /// [`ErrorKind::Lost`] when a later holder was here, [`ErrorKind::Conflict`] when the last one was of another store or epoch: roll back.
+    /// Others when the server did not answer well.
     ///
     /// # Cancel safety
     ///
@@ -86,24 +98,92 @@ impl Fence {
         resource: &str,
         token: FencingToken,
     ) -> Result<()> {
-        let number = token.as_i64().ok_or_else(|| {
-            Error::invalid(format!("the token {token} does not fit into a bigint"))
-        })?;
-        let args: [Arg<'_>; 2] = [(&resource, Type::TEXT), (&number, Type::INT8)];
-        let rows = tx.query_typed(&self.record, &args).await.map_err(explain)?;
-        let highest: Option<i64> = rows.first().and_then(|row| row.try_get(0).ok());
-        let problem = match highest {
-            Some(highest) if highest == number => return Ok(()),
-            Some(highest) => Error::new(
-                ErrorKind::Lost,
-                format!(
-                    "a holder with token {highest} has written to {resource:?}, and this one has {token}: its hold was lost. Roll back"
-                ),
-            ),
-            None => Error::new(ErrorKind::Store, "the row of the token is gone"),
+        let mine = self.mark(token)?;
+        let args: [Arg<'_>; 4] = [
+            (&resource, Type::TEXT),
+            (&mine.epoch, Type::INT8),
+            (&mine.token, Type::INT8),
+            (&mine.store, Type::TEXT),
+        ];
+        let rows = tx
+            .query_typed(self.sql.record_sql(), &args)
+            .await
+            .map_err(explain)?;
+        let highest = match rows.first() {
+            Some(row) => Some(Mark {
+                epoch: row.try_get(0).map_err(explain)?,
+                token: row.try_get(1).map_err(explain)?,
+                store: row.try_get(2).map_err(explain)?,
+            }),
+            None => None,
         };
-        Err(problem.with_backend("postgres"))
+        judge(resource, &mine, highest)
     }
+
+    /// The same in a transaction of the crate sqlx (feature `sqlx`).
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Fence::check).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`check`](Fence::check).
+    #[cfg(feature = "sqlx")]
+    pub async fn check_sqlx(
+        &self,
+        tx: &mut sqlx::Transaction<'_, sqlx::Postgres>,
+        resource: &str,
+        token: FencingToken,
+    ) -> Result<()> {
+        let mine = self.mark(token)?;
+        let query = sqlx::query_as(sqlx::AssertSqlSafe(self.sql.record_sql()));
+        let highest: Option<(i64, i64, String)> = query
+            .bind(resource)
+            .bind(mine.epoch)
+            .bind(mine.token)
+            .bind(mine.store.as_str())
+            .persistent(false)
+            .fetch_optional(&mut **tx)
+            .await
+            .map_err(explain_sqlx)?;
+        let highest = highest.map(|(epoch, token, store)| Mark {
+            epoch,
+            token,
+            store,
+        });
+        judge(resource, &mine, highest)
+    }
+
+    /// Forgets what has written to the resource, on purpose: the next write passes, whatever its token. Only when no earlier holder can
+    /// still be alive.
+    ///
+    /// # Errors
+    ///
+    /// When the server did not answer well.
+    pub async fn reset<C: GenericClient>(&self, tx: &C, resource: &str) -> Result<()> {
+        let args: [Arg<'_>; 1] = [(&resource, Type::TEXT)];
+        let done = tx.query_typed(self.sql.reset_sql(), &args).await;
+        done.map(drop).map_err(explain)
+    }
+
+    fn mark(&self, token: FencingToken) -> Result<Mark> {
+        Ok(Mark::new(token)?.of_store(&self.store).in_epoch(self.epoch))
+    }
+}
+
+/// Whether the row that the table has now is ours.
+fn judge(resource: &str, mine: &Mark, highest: Option<Mark>) -> Result<()> {
+    let outcome = match highest {
+        Some(highest) => mine.check(&highest, resource),
+        None => Err(Error::new(ErrorKind::Store, "the row of the token is gone")),
+    };
+    outcome.map_err(|error| error.with_backend("postgres"))
+}
+
+#[cfg(feature = "sqlx")]
+pub(crate) fn explain_sqlx(error: sqlx::Error) -> Error {
+    Error::from(Trouble::from(error)).with_backend("postgres")
 }
 
 pub(crate) fn explain(error: tokio_postgres::Error) -> Error {
@@ -116,8 +196,13 @@ mod tests {
 
     #[test]
     fn every_statement_names_the_table_of_the_prefix() {
-        let fence = Fence::new("s", "x_").expect("a good prefix");
-        for sql in [&fence.table, &fence.record] {
+        let sql = Fence::new("s", "x_").expect("a good prefix").sql;
+        for sql in [
+            sql.table_sql(),
+            sql.record_sql(),
+            sql.read_sql(),
+            sql.reset_sql(),
+        ] {
             assert!(sql.contains(r#" "s"."x_fenced" "#), "{sql}");
         }
         Fence::new("s", "x; DROP TABLE users").expect_err("not a prefix");

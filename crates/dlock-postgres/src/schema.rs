@@ -29,11 +29,11 @@ const VERSION: i64 = 1;
 pub fn migration(schema: &str, table_prefix: &str) -> Result<String> {
     check_schema(schema)?;
     check_prefix(table_prefix)?;
-    Ok(with_tables(
+    let all = [
         include_str!("sql/schema.sql"),
-        schema,
-        table_prefix,
-    ))
+        include_str!("sql/session.sql"),
+    ];
+    Ok(with_tables(&all.join("\n"), schema, table_prefix))
 }
 
 /// A statement with its comments left out and the names of the tables filled in.
@@ -83,15 +83,12 @@ fn next_name(sql: &str) -> Option<(&str, &'static str, &str)> {
 /// Finds the tables as they must be, or creates them.
 pub(crate) async fn prepare(link: &Link, config: &Config, limit: Duration) -> Result<(), Trouble> {
     let (schema, prefix) = (&config.schema, &config.table_prefix);
-    let ask = statement("SELECT v FROM {prefix}meta WHERE k = 'lease'", config);
+    let ask = format!("SELECT v FROM {{prefix}}meta WHERE k = '{}'", config.mode);
+    let ask = statement(&ask, config);
     let mut created = false;
     loop {
         match link.call(Job::Ask(&ask, &[]), limit).await {
-            Ok(told) => match told
-                .rows
-                .first()
-                .and_then(|row| row.try_get::<_, i64>(0).ok())
-            {
+            Ok(told) => match told.rows.first().and_then(|row| row.try_get::<i64>(0).ok()) {
                 Some(VERSION) => return Ok(()),
                 Some(other) => {
                     return Err(Trouble::new(
@@ -113,7 +110,9 @@ pub(crate) async fn prepare(link: &Link, config: &Config, limit: Duration) -> Re
             return Err(Trouble::new(
                 ErrorKind::Invalid,
                 format!(
-                    "there is no table {schema}.{prefix}meta: run the SQL of dlock_postgres::migration, or set create_tables=true"
+                    "the tables {schema}.{prefix}* are not there, or not those of mode={}: run the SQL of dlock_postgres::migration, or set \
+                     create_tables=true",
+                    config.mode
                 ),
             )
             .unsent());

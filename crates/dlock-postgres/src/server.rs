@@ -15,7 +15,7 @@ const LOOK: &str = "SELECT current_setting('server_version_num')::integer, curre
 /// Refuses a server that cannot keep locks, with the reason.
 pub(crate) async fn look(link: &Link, config: &Config) -> Result<(), Trouble> {
     // Time for each of the hosts: all but the last may be silent.
-    let hosts = u32::try_from(config.places.len()).unwrap_or(u32::MAX);
+    let hosts = u32::try_from(config.places.len().max(1)).unwrap_or(u32::MAX);
     let limit = config.connect_timeout.saturating_mul(hosts);
     let limit = limit.saturating_add(link.limit());
     let told = link.call_within(Job::Ask(LOOK, &[]), limit).await;
@@ -67,13 +67,27 @@ pub(crate) async fn is_pooled(link: &Link) -> Result<bool, Trouble> {
     }
 }
 
+/// A pooler gives our connection to others, and with it what belongs to the session.
+pub(crate) fn pooled() -> Trouble {
+    Trouble::new(
+        ErrorKind::Unsupported,
+        "a pooler stands in between that gives connections to others after each transaction, and an advisory lock belongs to a connection: \
+         connect to the server itself, set pool_mode=session, or use mode=lease",
+    )
+    .unsent()
+}
+
 async fn compare(link: &Link) -> Result<bool, Trouble> {
     let (mut one, mut other) = (link.open_alone().await?, link.open_alone().await?);
     let limit = link.limit();
     let look = async {
         let first = one.process().await?;
         for _ in 0..3 {
-            if other.process().await? == first || one.process().await? != first {
+            // The first one twice in a row: a pooler that takes two connections in turn would else give each of us its own.
+            if other.process().await? == first
+                || one.process().await? != first
+                || one.process().await? != first
+            {
                 return Ok(true);
             }
         }

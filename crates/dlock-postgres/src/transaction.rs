@@ -78,4 +78,40 @@ impl TransactionLocks {
         tx.execute_typed(&self.lock, &args).await.map_err(explain)?;
         Ok(())
     }
+
+    /// The same in a transaction of the crate sqlx (feature `sqlx`).
+    ///
+    /// ```no_run
+    /// # async fn sell(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = dlock_postgres::transaction::TransactionLocks::new("public", "shop_")?;
+    /// let mut tx = pool.begin().await?;
+    /// locks.lock_sqlx(&mut tx, "stock:42").await?;
+    /// sqlx::query("UPDATE stock SET n = n - 1 WHERE id = 42").execute(&mut *tx).await?;
+    /// tx.commit().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](TransactionLocks::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](TransactionLocks::lock).
+    #[cfg(feature = "sqlx")]
+    pub async fn lock_sqlx(
+        &self,
+        tx: &mut sqlx::Transaction<'_, sqlx::Postgres>,
+        name: &str,
+    ) -> Result<()> {
+        let name = Name::new(name)?;
+        let query = sqlx::query(sqlx::AssertSqlSafe(self.lock.as_str())).bind(name.as_str());
+        query
+            .persistent(false)
+            .execute(&mut **tx)
+            .await
+            .map_err(crate::fenced::explain_sqlx)?;
+        Ok(())
+    }
 }

@@ -91,7 +91,7 @@ impl Store {
             Ok(_) => Ok(Begun::ASK),
             Err(trouble) if trouble.may_go_again() => Ok(Begun::Ask {
                 alone: None,
-                stray: trouble.sent,
+                stray: trouble.is_sent(),
             }),
             Err(trouble) => Err(trouble),
         }
@@ -132,7 +132,7 @@ impl Store {
             Call::on(&self.scripts.acquire, &key)
                 .arg(self.how.holder(attempt, request.label()))
                 .arg(self.how.acquire(request.mode(), lease, inbox))
-                .arg(self.how.lasts(lease))
+                .arg(self.how.lasts(lease).to_string())
         };
         let limit = self.limit(request);
         // Read before the first byte is sent (C7).

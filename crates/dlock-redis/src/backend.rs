@@ -4,13 +4,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dlock_core::backend::{Attempt, AttemptId, Backend, Lease, Renewal, Request};
 use dlock_core::{
-    Capabilities, Capability, Error, ErrorKind, Fairness, FencingToken, Liveness, LockInfo, Mode,
-    Name, Operation, Reach, Released, Result, WakeUp,
+    Capabilities, Capability, Error, ErrorKind, Fairness, FencingToken, Hearing, Liveness,
+    LockInfo, Mode, Name, Operation, Reach, Released, Result, WakeUp, kit,
 };
 use uuid::Uuid;
 
 use crate::acquire::MEMORY;
 use crate::config::{Config, Style};
+#[cfg(feature = "client")]
+use crate::connect::Connection;
 use crate::connect::{Call, Link, millis};
 use crate::error::Trouble;
 use crate::fence::{TURNS, with_first_tokens};
@@ -26,8 +28,6 @@ use crate::wait::Inbox;
 #[derive(Debug)]
 pub struct RedisBackend {
     store: Arc<Store>,
-    /// For plain locks, which have no queue: the same store with core's wait loop.
-    polled: Polled,
 }
 
 /// What the operations share. Each file adds its own to it.
@@ -35,6 +35,8 @@ pub struct RedisBackend {
 pub(crate) struct Store {
     pub(crate) config: Arc<Config>,
     pub(crate) link: Arc<Link>,
+    /// Where grants arrive when `link` is the application's own connection: the inbox then needs one for itself.
+    pub(crate) ears: Option<Link>,
     /// For requests that can go together: neither plain locks nor a cluster, whose keys are at different nodes.
     pub(crate) many: Option<Arc<Many>>,
     /// For acquires that wait for replicas: `WAIT` blocks its connection.
@@ -56,19 +58,32 @@ impl RedisBackend {
                 .with_backend("redis")
                 .with_operation(Operation::Connect)
         };
-        config.check().map_err(|error| {
-            error
-                .with_backend("redis")
-                .with_operation(Operation::Configure)
-        })?;
-        let store = Arc::new(Store::new(config));
-        store
-            .check()
-            .await
-            .map_err(|trouble| explain(trouble.into()))?;
+        config.check().map_err(|error| Config::URL.explain(error))?;
+        let store = Store::new(config);
+        Self::checked(store).await.map_err(explain)
+    }
+
+    async fn checked(store: Store) -> Result<Self> {
+        store.check().await?;
         Ok(Self {
-            polled: Polled(store.clone()),
-            store,
+            store: Arc::new(store),
+        })
+    }
+
+    #[cfg(feature = "client")]
+    pub(crate) async fn connect_over(config: Config, given: Connection) -> Result<Self> {
+        config.check().map_err(|error| Config::URL.explain(error))?;
+        if config.replicas > 0 {
+            let refused = Error::new(
+                ErrorKind::Unsupported,
+                "replicas is set, but waiting for replicas blocks a connection, and this one is the application's: use connect",
+            );
+            return Err(Config::URL.explain(refused));
+        }
+        let store = Self::checked(Store::over(config, given)).await;
+        store.map_err(|error| {
+            let error = error.with_operation(Operation::Connect);
+            error.with_backend("redis")
         })
     }
 
@@ -128,8 +143,9 @@ impl Store {
         let link = Arc::new(Link::new(config.clone(), listens));
         let together = !plain && !config.is_cluster() && config.replicas == 0;
         Self {
-            many: together.then(|| Many::new(link.clone(), config.answer_timeout)),
+            many: together.then(|| Many::new(link.clone(), &config)),
             link,
+            ears: None,
             acquires: (config.replicas > 0).then(|| Link::new(config.clone(), None)),
             keys,
             scripts: if plain {
@@ -143,6 +159,28 @@ impl Store {
             capabilities: capabilities(&config),
             identity: config.identity_text(),
             config,
+        }
+    }
+
+    /// The same over the application's own connection, with one more for grants where there is a queue.
+    #[cfg(feature = "client")]
+    fn over(config: Config, given: Connection) -> Self {
+        let mut store = Self::new(config);
+        let listens = (store.config.style != Style::Plain)
+            .then(|| (store.inbox.clone(), store.channel.clone()));
+        store.ears = listens.map(|inbox| Link::new(store.config.clone(), Some(inbox)));
+        store.link = Arc::new(Link::over(store.config.clone(), given));
+        if store.many.is_some() {
+            store.many = Some(Many::new(store.link.clone(), &store.config));
+        }
+        store
+    }
+
+    /// Makes sure that grants can be heard.
+    pub(crate) async fn hear(&self) -> Result<(), Trouble> {
+        match &self.ears {
+            Some(ears) => Box::pin(ears.connect()).await,
+            None => Ok(()),
         }
     }
 
@@ -163,6 +201,7 @@ impl Store {
 
     async fn try_out(&self) -> Result<(), Trouble> {
         self.link.connect().await?;
+        self.hear().await?;
         if let Some(acquires) = &self.acquires {
             acquires.connect().await?;
         }
@@ -188,7 +227,7 @@ impl Store {
                 Call::on(&self.scripts.acquire, &key)
                     .arg(how.holder(attempt, ""))
                     .arg(how.acquire(Mode::Exclusive, moment, ""))
-                    .arg(how.lasts(moment)),
+                    .arg(how.lasts(moment).to_string()),
                 Call::on(&self.scripts.abandon, &key)
                     .arg(Attempt32::new(attempt))
                     .arg(how.plain())
@@ -209,8 +248,22 @@ impl Store {
             let answer = self.link.call(&call, self.config.connect_timeout).await;
             answer.map_err(|trouble| trouble.about("checking what we may do").unsent())?;
         }
+        if self.config.is_cluster() {
+            let taught = self.link.teach(&self.scripts.renew).await;
+            if let Err(trouble) = taught {
+                tracing::debug!(
+                    error = trouble.message(),
+                    "not every node knows how to renew"
+                );
+            }
+        }
         // A grant that cannot be told is found late, and nobody would know why.
-        let told = self.link.tell_ourselves().await;
+        let told = self
+            .ears
+            .as_ref()
+            .unwrap_or(&self.link)
+            .tell_ourselves()
+            .await;
         told.map_err(|trouble| trouble.about("checking what we may do").unsent())
     }
 }
@@ -237,6 +290,11 @@ fn capabilities(config: &Config) -> Capabilities {
     capabilities.inspect = !plain;
     capabilities.break_lock = true;
     capabilities.turns = if plain { 1 } else { TURNS };
+    if !plain {
+        capabilities.wanted = Hearing::Told {
+            bound: Duration::from_millis(50),
+        };
+    }
     capabilities.durability = if config.replicas > 0 {
         "a hold is in memory at the master and at as many replicas as asked for before it counts; it is lost when one without \
          it is promoted, or when all restart without persistence"
@@ -258,12 +316,13 @@ impl Backend for RedisBackend {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
-        self.polled.try_acquire(request).await
+        Ok(self.store.attempt(request).await?.into())
     }
 
     async fn acquire(&self, request: &Request) -> Result<Attempt> {
-        if self.store.config.style == Style::Plain {
-            return self.polled.acquire(request).await;
+        // Plain locks have no queue.
+        if let WakeUp::Poll { longest } = self.store.capabilities.wake_up {
+            return Box::pin(kit::poll(request, longest, || self.try_acquire(request))).await;
         }
         self.store.wait(request).await
     }
@@ -305,6 +364,22 @@ impl Backend for RedisBackend {
         self.store.free_by_force(name).await
     }
 
+    async fn others_wait(&self, name: &Name) -> bool {
+        if self.store.config.style == Style::Plain {
+            // A plain lock has no queue: nobody knows.
+            return true;
+        }
+        // Who cannot be asked is not waited for: a holder gives way to somebody who is there.
+        self.store.others_wait(name).await.unwrap_or(false)
+    }
+
+    async fn wanted(&self, lease: &Lease) {
+        if self.store.config.style == Style::Plain {
+            return std::future::pending().await;
+        }
+        Box::pin(self.store.wanted(lease)).await;
+    }
+
     /// All requests for a lock go through one connection. Barging waiters of other clients would come too late.
     fn keeps_order(&self) -> bool {
         self.store.config.style == Style::Fair && self.store.acquires.is_none()
@@ -312,41 +387,13 @@ impl Backend for RedisBackend {
 
     async fn close(&self) -> Result<()> {
         self.store.link.close();
-        if let Some(acquires) = &self.store.acquires {
-            acquires.close();
+        for further in [&self.store.acquires, &self.store.ears]
+            .into_iter()
+            .flatten()
+        {
+            further.close();
         }
         Ok(())
-    }
-}
-
-/// The same store as a backend that cannot wait by itself: core's wait loop does it.
-#[derive(Debug)]
-struct Polled(Arc<Store>);
-
-#[async_trait]
-impl Backend for Polled {
-    fn capabilities(&self) -> &Capabilities {
-        &self.0.capabilities
-    }
-
-    fn identity(&self) -> &str {
-        &self.0.identity
-    }
-
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
-        Ok(self.0.attempt(request).await?.into())
-    }
-
-    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        self.0.extend(leases).await
-    }
-
-    async fn release(&self, lease: &Lease) -> Result<Released> {
-        self.0.free(lease).await
-    }
-
-    async fn abandon(&self, request: &Request) -> Result<()> {
-        Ok(self.0.undo(request, millis(MEMORY)).await?)
     }
 }
 
@@ -360,10 +407,7 @@ mod tests {
     async fn an_acquire_and_a_release_are_small() {
         let config = Config::from_url("redis://127.0.0.1").expect("a good URL");
         let store = Arc::new(Store::new(config));
-        let backend = RedisBackend {
-            polled: Polled(store.clone()),
-            store,
-        };
+        let backend = RedisBackend { store };
         let name = Name::new("a").expect("a name");
         let request = Request::new(name, Mode::Exclusive, Arc::new(SystemClock));
         let lease = Lease::new(&request, request.now());

@@ -1,7 +1,5 @@
 mod check;
 mod from_url;
-mod login;
-mod tls;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,10 +7,8 @@ use std::time::Duration;
 
 use dlock_core::Result;
 use dlock_core::backend::Host;
+use dlock_core::kit::{self, Login, Tls};
 
-pub use self::login::Login;
-pub(crate) use self::login::Source;
-pub(crate) use self::tls::{Pem, Roots};
 use crate::RedisBackend;
 
 const DEFAULT_PORT: u16 = 6379;
@@ -62,15 +58,10 @@ pub(crate) enum Topology {
 #[must_use = "nothing happens until `connect`"]
 pub struct Config {
     pub(crate) topology: Topology,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
-    pub(crate) changing: Option<Source>,
-    pub(crate) sentinel_user: Option<String>,
-    pub(crate) sentinel_password: Option<String>,
+    pub(crate) login: Login,
+    pub(crate) sentinel_login: Login,
     pub(crate) db: u32,
-    pub(crate) tls: bool,
-    pub(crate) roots: Roots,
-    pub(crate) identity: Option<(Pem, Pem)>,
+    pub(crate) tls: Option<Tls>,
     pub(crate) keepalive: Option<Duration>,
     pub(crate) user_timeout: Option<Duration>,
     pub(crate) prefix: Option<String>,
@@ -88,15 +79,10 @@ impl Config {
     fn new(topology: Topology) -> Self {
         Self {
             topology,
-            user: None,
-            password: None,
-            changing: None,
-            sentinel_user: None,
-            sentinel_password: None,
+            login: Login::default(),
+            sentinel_login: Login::default(),
             db: 0,
-            tls: false,
-            roots: Roots::Mozilla,
-            identity: None,
+            tls: None,
             keepalive: None,
             user_timeout: None,
             prefix: None,
@@ -140,22 +126,9 @@ impl Config {
         Self::new(Topology::Cluster(hosts(nodes)))
     }
 
-    /// The user, of Redis' access control lists. Default: Redis' own default user.
-    pub fn user(mut self, user: impl Into<String>) -> Self {
-        self.user = Some(user.into());
-        self
-    }
-
-    /// The password. Default: none. Never shown in `Debug` output or errors.
-    pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.password = Some(password.into());
-        self
-    }
-
-    /// User and password for the sentinels themselves. Default: none.
-    pub fn sentinel_login(mut self, user: Option<String>, password: impl Into<String>) -> Self {
-        self.sentinel_user = user;
-        self.sentinel_password = Some(password.into());
+    /// User and password for the sentinels themselves. Default: none. TLS is the same for both.
+    pub fn sentinel_login(mut self, login: Login) -> Self {
+        self.sentinel_login = login;
         self
     }
 
@@ -179,13 +152,13 @@ impl Config {
         self
     }
 
-    /// How long making a connection may take, with everything it needs. Default: 2 s. From 1 ms to 1 min.
+    /// How long making a connection may take, with everything it needs. Default: 2 s. From 1 ms to 10 min.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// How long an answer may take. Default: 2 s. From 1 ms to 1 min.
+    /// How long an answer may take. Default: 2 s. From 1 ms to 10 min.
     ///
     /// After two answers in a row that did not come, the connection counts as frozen and is replaced. A shorter
     /// [`Settings::trip_timeout`](dlock_core::Settings::trip_timeout) wins.
@@ -266,6 +239,7 @@ impl Config {
     /// missing permission, [`Unsupported`](dlock_core::ErrorKind::Unsupported) for a Redis before 6.0, and
     /// [`Store`](dlock_core::ErrorKind::Store) for something that is no Redis.
     pub async fn connect(self) -> Result<RedisBackend> {
+        dlock_core::backend::need_runtime("redis")?;
         RedisBackend::connect(self).await
     }
 
@@ -283,7 +257,7 @@ impl Config {
 
     /// Where the store is, without secrets: the same for every client of it.
     pub(crate) fn identity_text(&self) -> String {
-        let tls = if self.tls { "s" } else { "" };
+        let tls = if self.tls.is_some() { "s" } else { "" };
         let list = |hosts: &[Host], port: u16| {
             let mut names: Vec<String> = hosts.iter().map(|host| host.with_port(port)).collect();
             names.sort();
@@ -306,6 +280,8 @@ impl Config {
         format!("{place}#{}", self.effective_prefix())
     }
 }
+
+kit::network_settings!(Config);
 
 /// Host and port, with Redis' own port as the default.
 pub(crate) fn address(host: &Host) -> (String, u16) {
@@ -334,10 +310,8 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("store", &self.identity_text())
-            .field("user", &self.user)
-            .field("password", &self.password.as_ref().map(|_| "***"))
+            .field("login", &self.login)
             .field("tls", &self.tls)
-            .field("roots", &self.roots)
             .field("keepalive", &self.keepalive)
             .field("user_timeout", &self.user_timeout)
             .field("style", &self.style)

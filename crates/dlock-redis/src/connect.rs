@@ -11,21 +11,22 @@ mod silence;
 mod tls;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use dlock_core::ErrorKind;
+use dlock_core::kit::{self, Connected};
+use futures::future::join_all;
 use redis::Value;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use self::call::Connection;
-pub(crate) use self::call::{Answer, Call, hash_of};
+pub(crate) use self::call::{Answer, Call, Connection, hash_of};
 use self::motion::What;
 use self::silence::Silence;
 use crate::config::Config;
 use crate::error::Trouble;
+use crate::script::Script;
 use crate::wait::Inbox;
 
 /// The way to the store: one connection (or one for each node), replaced when it breaks or freezes.
@@ -33,17 +34,14 @@ pub(crate) struct Link {
     config: Arc<Config>,
     /// Where grants arrive, with its channel; none for a connection that nobody waits on.
     inbox: Option<(Arc<Inbox>, String)>,
-    current: Mutex<Option<Current>>,
-    /// Held while one caller connects for all; the last failure and the number of that attempt.
-    connecting: tokio::sync::Mutex<Option<(u64, Trouble)>>,
-    attempts: AtomicU64,
-    closed: AtomicBool,
+    /// The application's own connection, in place of one that is made here.
+    given: Option<Connection>,
+    current: Connected<Current, Trouble>,
 }
 
 #[derive(Clone)]
 struct Current {
     connection: Connection,
-    number: u64,
     /// The runtime whose task drives it: the connection is of no use once that stands still.
     home: Option<Handle>,
     silence: Arc<Silence>,
@@ -54,10 +52,17 @@ impl Link {
         Self {
             config,
             inbox,
-            current: Mutex::new(None),
-            connecting: tokio::sync::Mutex::new(None),
-            attempts: AtomicU64::new(0),
-            closed: AtomicBool::new(false),
+            given: None,
+            current: Connected::default(),
+        }
+    }
+
+    /// The same over a connection that the application has.
+    #[cfg(feature = "client")]
+    pub(crate) fn over(config: Arc<Config>, given: Connection) -> Self {
+        Self {
+            given: Some(given),
+            ..Self::new(config, None)
         }
     }
 
@@ -83,8 +88,8 @@ impl Link {
                 // In a box, like everything rare: the future of every call is as large as its largest part.
                 let again = Box::pin(self.call_once(call, limit)).await;
                 match again {
-                    Ok(answer) => Ok((answer, trouble.sent)),
-                    Err(again) if trouble.sent => Err(again.in_doubt()),
+                    Ok(answer) => Ok((answer, trouble.is_sent())),
+                    Err(again) if trouble.is_sent() => Err(again.in_doubt()),
                     Err(again) => Err(again),
                 }
             }
@@ -102,7 +107,7 @@ impl Link {
         let number = self.number();
         let trouble = match self.call(call, limit).await {
             Ok((answer, _)) => return Ok(answer),
-            Err(trouble) if trouble.kind == ErrorKind::TimedOut && trouble.sent => trouble,
+            Err(trouble) if trouble.kind() == ErrorKind::TimedOut && trouble.is_sent() => trouble,
             Err(trouble) => return Err(trouble),
         };
         tracing::debug!(
@@ -110,7 +115,7 @@ impl Link {
             "no answer to something urgent, trying a new connection"
         );
         if let Some(number) = number {
-            self.give_up(number);
+            self.current.give_up(number);
         }
         let again = Box::pin(self.call(call, limit)).await;
         again.map(|(answer, _)| answer).map_err(Trouble::in_doubt)
@@ -124,7 +129,7 @@ impl Link {
     ) -> Result<Answer, Trouble> {
         let mut current = self.connection().await?;
         let what = What::Script(call);
-        let until = current.connection.until(limit);
+        let until = current.0.connection.until(limit);
         let trip = self.within(limit, &mut current, what).await;
         match (trip, until) {
             (Err(trouble), Some(until)) if trouble.passing => {
@@ -147,7 +152,7 @@ impl Link {
         let patience = self.config.replicas_timeout;
         wait.arg(self.config.replicas).arg(millis(patience));
         let mut current = self.connection().await?;
-        let (answer, count) = if let Some(until) = current.connection.until(limit) {
+        let (answer, count) = if let Some(until) = current.0.connection.until(limit) {
             let what = What::Counted(call, &wait);
             let both = match self.within(limit + patience, &mut current, what).await {
                 Err(trouble) if trouble.passing => self.in_motion(what, until, trouble).await?,
@@ -197,110 +202,105 @@ impl Link {
         self.within(limit, &mut current, what).await.map(|_| ())
     }
 
+    /// Lets every master of a cluster know a script that can be run without keys, as far as they answer in time: else its first use costs two
+    /// answers, and nothing is wrong.
+    pub(crate) async fn teach(&self, script: &Script) -> Result<(), Trouble> {
+        let mut current = self.connection().await?;
+        let nodes = self.masters(&mut current).await?;
+        let mut run = redis::cmd("EVAL");
+        run.arg(script.source).arg(0).arg("1");
+        let limit = self.config.connect_timeout / 4;
+        join_all(nodes.iter().map(|node| {
+            let (mut connection, run) = (current.0.connection.clone(), run.clone());
+            async move {
+                timeout(limit, connection.send_to(node.as_ref(), run))
+                    .await
+                    .ok()
+            }
+        }))
+        .await;
+        Ok(())
+    }
+
     /// The runtime that drives the connection in use.
     pub(crate) fn home(&self) -> Option<Handle> {
-        self.locked().as_ref()?.home.clone()
+        self.current.look(|current, _| current.home.clone())?
     }
 
     /// Ends the connection; later calls are refused.
     pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        *self.locked() = None;
+        self.current.close();
     }
 
-    fn locked(&self) -> MutexGuard<'_, Option<Current>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn connection(&self) -> Result<Current, Trouble> {
-        let current = self.locked().clone();
-        match current {
+    async fn connection(&self) -> Result<(Current, u64), Trouble> {
+        match self.current.get() {
             Some(current) => Ok(current),
+            // In a box, like everything rare: the future of every call is as large as its largest part.
             None => Box::pin(self.reconnect()).await,
         }
     }
 
-    async fn reconnect(&self) -> Result<Current, Trouble> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Trouble::new(ErrorKind::Closed, "this client was closed").unsent());
-        }
+    async fn reconnect(&self) -> Result<(Current, u64), Trouble> {
+        let make = async {
+            let (connection, silence) = self.open().await.map_err(Trouble::unsent)?;
+            Ok(Current {
+                connection,
+                home: Handle::try_current().ok(),
+                silence: Arc::new(silence),
+            })
+        };
         let limit = self.config.connect_timeout;
-        let too_slow = || {
-            Trouble::new(
-                ErrorKind::TimedOut,
-                format!("no connection within {limit:?}: is the server alive and reachable?"),
-            )
-            .unsent()
-        };
-        let seen = self.attempts.load(Ordering::Acquire);
-        let mut last = timeout(limit, self.connecting.lock())
-            .await
-            .map_err(|_| too_slow())?;
-        if let Some(current) = self.locked().as_ref() {
-            return Ok(current.clone());
-        }
-        // An attempt that began after we came has failed for us too.
-        if let Some((attempt, trouble)) = last.as_ref()
-            && *attempt > seen
-        {
-            return Err(trouble.clone());
-        }
-        let number = self.attempts.fetch_add(1, Ordering::AcqRel) + 1;
-        let opened = match timeout(limit, self.open()).await {
-            Ok(opened) => opened.map_err(Trouble::unsent),
-            Err(_) => Err(too_slow()),
-        };
-        match opened {
-            Ok((connection, silence)) => {
-                let current = Current {
-                    connection,
-                    number,
-                    home: Handle::try_current().ok(),
-                    silence: Arc::new(silence),
-                };
-                *last = None;
-                *self.locked() = Some(current.clone());
-                Ok(current)
-            }
-            Err(trouble) => {
-                *last = Some((number, trouble.clone()));
-                Err(trouble)
-            }
-        }
+        self.current.get_or_make(limit, make).await
     }
 
     /// Waits for an answer, and gives the connection up when it is dead or frozen.
     async fn within(
         &self,
         limit: Duration,
-        current: &mut Current,
+        (current, number): &mut (Current, u64),
         what: What<'_>,
     ) -> Result<Value, Trouble> {
+        let mut waits = Waits {
+            link: self,
+            silence: current.silence.clone(),
+            number: *number,
+            since: Instant::now(),
+            over: false,
+        };
         let trip = timeout(limit, current.connection.go(what)).await;
+        waits.over = true;
+        drop(waits);
         let mut trouble = match trip {
             Ok(Ok(answer)) => {
                 current.silence.ended(what);
                 return Ok(answer);
             }
             Ok(Err(error)) => Trouble::from(error),
-            Err(_) => no_answer(limit),
+            Err(_) => kit::no_answer(limit).into(),
         };
         // The client finds the way in a cluster by itself, and keeps its connections.
         trouble.broken &= !(trouble.passing && self.config.is_cluster());
-        let frozen = trouble.kind == ErrorKind::TimedOut && current.silence.goes_on(what);
+        let frozen = trouble.kind() == ErrorKind::TimedOut && current.silence.goes_on(what);
         if trouble.broken || frozen {
-            self.give_up(current.number);
+            self.current.give_up(*number);
         }
         Err(trouble)
     }
+}
 
-    fn give_up(&self, number: u64) {
-        let mut current = self.locked();
-        if current
-            .as_ref()
-            .is_some_and(|current| current.number == number)
-        {
-            *current = None;
+/// A call that waits for its answer, and may be dropped before there is one.
+struct Waits<'a> {
+    link: &'a Link,
+    silence: Arc<Silence>,
+    number: u64,
+    since: Instant,
+    over: bool,
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        if !self.over && self.silence.given_up(self.since) {
+            self.link.current.give_up(self.number);
         }
     }
 }
@@ -309,7 +309,7 @@ impl Link {
 impl Link {
     /// The number of the connection in use; a new connection has a higher one.
     pub(crate) fn number(&self) -> Option<u64> {
-        self.locked().as_ref().map(|current| current.number)
+        self.current.look(|_, number| number)
     }
 
     /// What the server says about itself, and the number of the connection on which it did.
@@ -324,7 +324,7 @@ impl Link {
                 What::At(None, &ask),
             )
             .await?;
-        Ok((current.number, info.into()))
+        Ok((current.1, info.into()))
     }
 }
 
@@ -332,16 +332,9 @@ impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
             .field("config", &self.config)
-            .field("connected", &self.locked().is_some())
+            .field("current", &self.current)
             .finish_non_exhaustive()
     }
-}
-
-pub(crate) fn no_answer(limit: Duration) -> Trouble {
-    Trouble::new(
-        ErrorKind::TimedOut,
-        format!("no answer within {limit:?}: is the server alive and reachable?"),
-    )
 }
 
 /// Whole milliseconds, at least one.

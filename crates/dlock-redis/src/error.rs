@@ -3,54 +3,25 @@
 #[cfg(test)]
 mod tests;
 
-use dlock_core::{Error, ErrorKind};
+use dlock_core::ErrorKind;
+use dlock_core::kit::{self, with_advice};
 use redis::{ErrorKind as RedisKind, RedisError, ServerErrorKind};
 
-/// What befell one trip. Unlike an [`Error`] it can be told to many who waited for the same thing.
-#[derive(Debug, Clone)]
-pub(crate) struct Trouble {
-    pub(crate) kind: ErrorKind,
-    message: String,
-    retryable: bool,
-    /// Whether a request may have reached the server and changed something there.
-    pub(crate) sent: bool,
-    /// Whether the server itself said so.
-    pub(crate) answered: bool,
-    /// A cluster that is being rearranged did nothing, and will take the same request in a moment.
-    pub(crate) passing: bool,
-    /// Whether the connection can no longer be used.
-    pub(crate) broken: bool,
-    source: Option<RedisError>,
+kit::trouble! {
+    /// What befell one trip.
+    pub(crate) struct Trouble {
+        /// Whether the server itself said so.
+        pub(crate) answered: bool,
+        /// A cluster that is being rearranged did nothing, and will take the same request in a moment.
+        pub(crate) passing: bool,
+        /// Whether the connection can no longer be used.
+        pub(crate) broken: bool,
+        /// A cluster's client has no connection to the node that is responsible, or none at all.
+        pub(crate) lacks_connection: bool,
+    }
 }
 
 impl Trouble {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            retryable: kind.is_retryable(),
-            sent: true,
-            answered: false,
-            passing: false,
-            broken: false,
-            source: None,
-        }
-    }
-
-    /// No sense in trying again without a change.
-    #[must_use]
-    pub(crate) fn for_good(mut self) -> Self {
-        self.retryable = false;
-        self
-    }
-
-    /// It is certain that no request has reached the server.
-    #[must_use]
-    pub(crate) fn unsent(mut self) -> Self {
-        self.sent = false;
-        self
-    }
-
     /// The way it went is of no more use.
     #[must_use]
     pub(crate) fn breaking(mut self) -> Self {
@@ -58,88 +29,50 @@ impl Trouble {
         self
     }
 
-    /// Some request before may have reached the server.
-    #[must_use]
-    pub(crate) fn in_doubt(mut self) -> Self {
-        self.sent = true;
-        self
-    }
-
     /// Whether the same can be tried once more on its own, on a new connection: this one broke, or the server refused what went with others.
     pub(crate) fn may_go_again(&self) -> bool {
-        self.broken && (self.sent || self.answered)
-    }
-
-    /// Says where, or what for.
-    #[must_use]
-    pub(crate) fn about(mut self, what: &str) -> Self {
-        self.message = format!("{what}: {}", self.message);
-        self
+        self.broken && (self.is_sent() || self.answered)
     }
 
     /// Whether the server has answered, with a word that may be about the request alone.
     pub(crate) fn is_of_the_server(&self) -> bool {
-        (self.sent || self.answered) && !self.broken && self.kind != ErrorKind::TimedOut
-    }
-
-    /// A cluster's client has no connection to the node that is responsible, or none at all.
-    pub(crate) fn lacks_connection(&self) -> bool {
-        let kind = self.source.as_ref().map(RedisError::kind);
-        kind == Some(RedisKind::ClusterConnectionNotFound)
+        (self.is_sent() || self.answered) && !self.broken && self.kind() != ErrorKind::TimedOut
     }
 
     /// The cluster has been rearranged for longer than we could wait.
     #[must_use]
-    pub(crate) fn of_a_cluster(mut self) -> Self {
-        if self.passing {
-            self.kind = ErrorKind::Unreachable;
-            self.retryable = true;
-            self.message = match &self.source {
-                Some(source) => format!("the cluster is being rearranged ({source})"),
-                None => self.message,
-            };
+    pub(crate) fn of_a_cluster(self) -> Self {
+        if !self.passing {
+            return self;
         }
-        self
-    }
-
-    pub(crate) fn message(&self) -> &str {
-        &self.message
-    }
-}
-
-impl From<Trouble> for Error {
-    fn from(trouble: Trouble) -> Self {
-        let error = Self::new(trouble.kind, trouble.message)
-            .with_retryable(trouble.retryable)
-            .after_sending(trouble.sent);
-        match trouble.source {
-            Some(source) => error.with_source(source),
-            None => error,
-        }
+        let message = match std::error::Error::source(&self.error) {
+            Some(source) => format!("the cluster is being rearranged ({source})"),
+            None => self.message().to_owned(),
+        };
+        self.retold(ErrorKind::Unreachable, message)
     }
 }
 
 impl From<RedisError> for Trouble {
     fn from(error: RedisError) -> Self {
         let (kind, advice, retryable) = classify(&error);
-        let text = error.to_string();
-        Self {
-            kind,
-            message: if advice.is_empty() {
-                text
-            } else {
-                format!("{advice} ({text})")
-            },
-            retryable,
-            sent: !is_refusal(&error),
+        let new = Self::new(kind, with_advice(advice, &error));
+        let new = Self {
             answered: matches!(error.kind(), RedisKind::Server(_) | RedisKind::Extension),
             passing: is_passing(&error),
             broken: kind == ErrorKind::Unreachable && error.is_unrecoverable_error()
                 || error.is_io_error() && !error.is_timeout()
                 || error.kind() == RedisKind::Parse
                 || is_read_only(&error),
-            source: Some(error),
-        }
+            lacks_connection: error.kind() == RedisKind::ClusterConnectionNotFound,
+            ..if retryable { new } else { new.for_good() }
+        };
+        let new = if is_refusal(&error) {
+            new.unsent()
+        } else {
+            new
+        };
+        new.because_of(error)
     }
 }
 

@@ -78,6 +78,7 @@ mod tests {
     fn the_scripts_set_aside_as_many_tokens_as_a_hold_has() {
         let value = include_str!("scripts/parts/value.lua");
         assert!(value.contains(&format!("local TURNS = {TURNS}\n")));
+        assert_eq!(TURNS, crate::node::TURNS);
         assert_eq!(first_of(1063, Mode::Exclusive), 1000);
         assert_eq!(first_of(1063, Mode::Shared), 1063);
     }

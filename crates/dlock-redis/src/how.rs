@@ -93,9 +93,9 @@ impl How {
         text
     }
 
-    /// How long the key of a lock lives that is held for `lease`.
-    pub(crate) fn lasts(&self, lease: Duration) -> String {
-        millis(lease).saturating_add(self.fence).to_string()
+    /// How long the key of a lock lives that is held for `lease`, in milliseconds.
+    pub(crate) fn lasts(&self, lease: Duration) -> u64 {
+        millis(lease).saturating_add(self.fence)
     }
 
     pub(crate) fn fence(&self) -> String {
@@ -149,7 +149,7 @@ mod tests {
         let attempt = AttemptId::new();
         let holder = String::from_utf8(how.holder(attempt, "me")).expect("text");
         assert_eq!(holder, format!("{attempt}0000086400000me"));
-        assert_eq!(how.lasts(lease), "86430000");
+        assert_eq!(how.lasts(lease), 86_430_000);
         let endless = How::with("F-", lease, Duration::MAX);
         assert_eq!(endless.holder(attempt, "").len(), 45);
     }

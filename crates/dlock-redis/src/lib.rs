@@ -1,4 +1,8 @@
 #![doc = include_str!("../README.md")]
+#![allow(
+    hidden_glob_reexports,
+    reason = "our module `backend` is private; that of core is `dlock_core::backend`"
+)]
 
 mod acquire;
 mod backend;
@@ -17,7 +21,13 @@ mod release;
 mod renew;
 mod script;
 mod wait;
+mod wanted;
 
 pub use backend::RedisBackend;
-pub use config::{Config, Login, Style};
+pub use config::{Config, Style};
+pub use dlock_core::kit::{Login, Tls};
 pub use fence::FENCED_SET;
+
+/// All that a user needs of `dlock-core` is here too, so that this crate is the only one to depend on.
+#[doc(no_inline)]
+pub use dlock_core::{self, *};

@@ -28,22 +28,25 @@
 //! ```
 
 mod desk;
+mod known;
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use dlock_core::ErrorKind;
 use dlock_core::backend::AttemptId;
+use dlock_core::{ErrorKind, kit};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 pub(crate) use self::desk::Said;
 use self::desk::{AT_ONCE, Desk, LARGEST, Wish};
+use self::known::Mark;
 use crate::acquire::strange;
-use crate::connect::{Answer, Call, Link, no_answer};
+use crate::config::Config;
+use crate::connect::{Answer, Call, Link};
 use crate::error::Trouble;
 use crate::how::Attempt32;
 use crate::key::SIGNS;
@@ -66,12 +69,13 @@ pub(crate) enum Way {
 }
 
 impl Many {
-    pub(crate) fn new(link: Arc<Link>, limit: Duration) -> Arc<Self> {
+    pub(crate) fn new(link: Arc<Link>, config: &Config) -> Arc<Self> {
         Arc::new(Self {
             link,
             script: Script::many(),
-            limit,
-            desk: Mutex::default(),
+            limit: config.answer_timeout,
+            // Half of the time, so that the key is still there when the request comes.
+            desk: Mutex::new(Desk::new(config.fence_ttl / 2)),
         })
     }
 
@@ -80,13 +84,14 @@ impl Many {
     }
 
     /// Takes a lock, if it goes together with others: with the end of the lock's value and the time to live of its key.
-    pub(crate) fn take(self: &Arc<Self>, wish: impl FnOnce() -> (String, Vec<u8>, String)) -> Way {
+    pub(crate) fn take(self: &Arc<Self>, wish: impl FnOnce() -> (String, Vec<u8>, u64)) -> Way {
         self.enter(|tell| {
             let (key, text, lasts) = wish();
             Wish {
                 key,
                 text,
                 lasts: Some(lasts),
+                mark: Mark::default(),
                 tell,
             }
         })
@@ -100,6 +105,7 @@ impl Many {
                 key,
                 text: [b"-", Attempt32::new(attempt).as_ref()].concat(),
                 lasts: None,
+                mark: Mark::default(),
                 tell,
             }
         })
@@ -154,16 +160,20 @@ impl Many {
 
     /// Sends all of them in one trip, and tells each what it came to.
     async fn send(&self, wishes: Vec<Wish>) {
-        let lasts = wishes.iter().find_map(|wish| wish.lasts.as_deref());
-        let taken = wishes.iter().filter(|wish| wish.lasts.is_some());
-        let sides: Vec<String> = taken
+        let lasts = wishes.iter().find_map(|wish| wish.lasts).unwrap_or(1);
+        let strange_ones = wishes.iter().filter(|wish| wish.is_strange());
+        let sides: Vec<String> = strange_ones
             .flat_map(|wish| SIGNS.map(|end| [wish.key.as_str(), end].concat()))
             .collect();
         let mut keys: Vec<&str> = wishes.iter().map(|wish| wish.key.as_str()).collect();
         keys.extend(sides.iter().map(String::as_str));
-        let mut call = Call::new(&self.script, keys.into_iter()).arg(lasts.unwrap_or("1"));
+        let mut call = Call::new(&self.script, keys.into_iter()).arg(lasts.to_string());
         for wish in &wishes {
-            call = call.arg(&wish.text);
+            call = if wish.is_strange() {
+                call.arg([b"+", wish.text.as_slice()].concat())
+            } else {
+                call.arg(&wish.text)
+            };
         }
         let said = match self.link.call_once(&call, self.limit).await {
             Ok(Answer::List(said)) if said.len() == wishes.len() => said,
@@ -174,6 +184,10 @@ impl Many {
             }
             Err(trouble) => return tell_all(wishes, &trouble),
         };
+        let taken = |said: &Answer| matches!(said, Answer::Text(_));
+        let both = wishes.iter().zip(&said);
+        self.desk()
+            .note(both.filter_map(|(wish, said)| taken(said).then_some(wish.mark)));
         for (wish, said) in wishes.into_iter().zip(said) {
             let said = match said {
                 Answer::Number(0) => Ok(Said::NotSoEasy),
@@ -300,7 +314,7 @@ impl Place {
             2 * self.usual
         };
         let told = timeout(limit, self.told).await;
-        let told = told.map_err(|_| no_answer(limit))?;
+        let told = told.map_err(|_| kit::no_answer(limit))?;
         told.unwrap_or_else(|_| {
             Err(Trouble::new(
                 ErrorKind::Unreachable,

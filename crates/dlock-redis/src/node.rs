@@ -27,6 +27,10 @@ use crate::script::Script;
 /// The highest token that may be proposed: counters have 16 digits, and a server adds to them without loss up to 2^53.
 pub const HIGHEST_PROPOSAL: u64 = 8_000_000_000_000_000;
 
+/// How many tokens in a row an attempt owns that holds the lock alone: the counter that it was told, and those before it. Whoever shares the lock has
+/// one.
+pub const TURNS: u32 = 64;
+
 /// One server.
 ///
 /// ```
@@ -185,7 +189,7 @@ impl Node {
         let call = Call::on(&store.scripts.acquire, &key)
             .arg(store.how.holder(wish.attempt, wish.label))
             .arg(store.how.acquire(wish.mode, wish.lease, ""))
-            .arg(store.how.lasts(wish.lease))
+            .arg(store.how.lasts(wish.lease).to_string())
             .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
         let (answer, twice) = self.trip(&call).await?;
         Ok((read_taken(answer)?, twice))

@@ -24,7 +24,7 @@ impl Store {
                 Way::Together(place) => match place.answer(self.config.answer_timeout).await {
                     Ok(Said::Freed) => return Ok(Released::Freed),
                     Ok(_) => {}
-                    Err(trouble) if trouble.may_go_again() => twice = trouble.sent,
+                    Err(trouble) if trouble.may_go_again() => twice = trouble.is_sent(),
                     Err(trouble) => return Err(trouble.into()),
                 },
             }

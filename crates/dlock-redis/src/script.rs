@@ -41,6 +41,7 @@ pub(crate) struct Scripts {
     pub(crate) downgrade: Script,
     pub(crate) break_lock: Script,
     pub(crate) inspect: Script,
+    pub(crate) listen: Script,
     pub(crate) fenced_set: Script,
 }
 
@@ -55,6 +56,7 @@ impl Scripts {
             downgrade: Script::new("downgrade", include_str!("scripts/downgrade.lua")),
             break_lock: Script::new("break", include_str!("scripts/break.lua")),
             inspect: Script::new("inspect", include_str!("scripts/inspect.lua")),
+            listen: Script::new("listen", include_str!("scripts/listen.lua")),
             fenced_set: fenced_set(),
         }
     }
@@ -70,6 +72,7 @@ impl Scripts {
             downgrade: Script::new("nothing", "return 0"),
             break_lock: Script::new("plain break", "return redis.call('DEL', KEYS[1])"),
             inspect: Script::new("nothing", "return 0"),
+            listen: Script::new("nothing", "return 0"),
             fenced_set: fenced_set(),
         }
     }
@@ -84,7 +87,7 @@ mod tests {
     use std::path::Path;
 
     /// Each whole script and its parts. `look` is what a short cut has read before `lock.lua` begins.
-    const MADE_OF: [(&str, &[&str]); 9] = [
+    const MADE_OF: [(&str, &[&str]); 10] = [
         ("acquire", &["value", "acquire", "lock", "wait"]),
         ("release", &["value", "release", "lock", "pass_on"]),
         ("abandon", &["value", "look", "lock", "abandon"]),
@@ -92,6 +95,7 @@ mod tests {
         ("downgrade", &["value", "look", "lock", "downgrade"]),
         ("renew", &["value", "renew"]),
         ("inspect", &["value", "inspect"]),
+        ("listen", &["value", "listen"]),
         ("raise", &["value", "raise"]),
         ("many", &["value", "many"]),
     ];

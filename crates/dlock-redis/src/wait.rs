@@ -15,6 +15,7 @@ use crate::backend::Store;
 use crate::connect::millis;
 use crate::fence;
 use crate::many::Alone;
+use crate::wanted::Listening;
 
 /// Signs of life within one waiter lease.
 const SIGNS: u32 = 4;
@@ -23,6 +24,8 @@ const SIGNS: u32 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     waiting: Mutex<BTreeMap<AttemptId, Arc<Waiter>>>,
+    /// Holders that want to hear of others: see `wanted.rs`.
+    pub(crate) listening: Listening,
 }
 
 #[derive(Debug, Default)]
@@ -47,7 +50,8 @@ impl Inbox {
         }
     }
 
-    /// A message: the attempt whose turn has come, and the token if it holds the lock for its whole lease.
+    /// A message: the attempt whose turn has come, and the token if it holds the lock for its whole lease; or one that holds the lock, which
+    /// others want.
     pub(crate) fn deliver(&self, payload: &[u8]) {
         let Some((attempt, token)) = payload.split_at_checked(32) else {
             return;
@@ -61,13 +65,16 @@ impl Inbox {
         if let Some(waiter) = self.locked().get(&AttemptId::from(attempt)) {
             waiter.granted.store(token.unwrap_or(0), Ordering::Release);
             waiter.woken.notify_one();
+            return;
         }
+        self.listening.called(AttemptId::from(attempt));
     }
 
     pub(crate) fn wake_all(&self) {
         for waiter in self.locked().values() {
             waiter.woken.notify_one();
         }
+        self.listening.all_called();
     }
 }
 
@@ -112,7 +119,10 @@ impl Store {
         let mut asked: Option<Asked> = None;
         loop {
             let sent = request.now();
-            let answer = self.ask(request, &self.channel).await;
+            let answer = match self.hear().await {
+                Ok(()) => self.ask(request, &self.channel).await,
+                Err(trouble) => Err(trouble),
+            };
             drop(alone.take());
             let hint = match answer {
                 Ok(held @ Reply::Held(_)) => {
@@ -134,7 +144,7 @@ impl Store {
                 }
                 // The place in the queue outlives a frozen connection that is replaced in time.
                 Err(trouble)
-                    if trouble.kind == ErrorKind::TimedOut
+                    if trouble.kind() == ErrorKind::TimedOut
                         && asked
                             .is_some_and(|asked| sent < asked.sent + self.config.waiter_lease) =>
                 {

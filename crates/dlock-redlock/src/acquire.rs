@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::connect::{Nodes, unasked};
 use crate::error::{Word, Words};
+use crate::fence::{TURNS, first_of};
 use crate::stake::{Grant, Stake, bit};
 use crate::vote::{Ballot, Verdict, Vote};
 
@@ -130,7 +131,8 @@ impl Nodes {
             Verdict::Agreed(token) => {
                 self.check_time(request, request.now().since(sent))?;
                 stake.held(token);
-                let lease = Lease::new(request, sent).with_token(token);
+                let first = first_of(token, request.mode());
+                let lease = Lease::new(request, sent).with_token(first);
                 let lease = lease.with_native(Arc::new(stake));
                 if !asks.is_empty() {
                     // Late grants belong to the hold, and are freed with it.
@@ -381,5 +383,7 @@ pub(crate) fn no_permits() -> Error {
 /// tokens are unique and in order does not rest on it.
 fn clock_hint() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0))
+    let micros = since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
+    // A node without a counter takes it as it is, and the hold has as many tokens up to it: also with a clock before 1970.
+    micros.max(u64::from(TURNS))
 }

@@ -1,14 +1,16 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
 use dlock_core::{
     Capabilities, Error, Fairness, Liveness, LockInfo, Name, Operation, Reach, Released, Result,
-    WakeUp,
+    WakeUp, kit,
 };
 
 use crate::config::Config;
 use crate::connect::Nodes;
+use crate::fence::TURNS;
 use crate::wait::Waiter;
 
 /// Locks at a quorum of independent Redis servers.
@@ -17,6 +19,8 @@ use crate::wait::Waiter;
 #[derive(Debug)]
 pub struct RedlockBackend {
     nodes: Arc<Nodes>,
+    /// The longest pause of a waiter.
+    retry: Duration,
     capabilities: Capabilities,
     identity: String,
 }
@@ -29,6 +33,7 @@ impl RedlockBackend {
         nodes.connect().await.map_err(at(Operation::Connect))?;
         Ok(Self {
             nodes: Arc::new(nodes),
+            retry: config.retry,
             capabilities: capabilities(config),
             identity: config.identity(),
         })
@@ -45,6 +50,7 @@ impl Drop for RedlockBackend {
 fn capabilities(config: &Config) -> Capabilities {
     let mut capabilities = Capabilities::new("redlock");
     capabilities.fencing = true;
+    capabilities.turns = TURNS;
     capabilities.fairness = Fairness::None;
     capabilities.wake_up = WakeUp::Poll {
         longest: config.retry,
@@ -80,8 +86,8 @@ impl Backend for RedlockBackend {
 
     /// Waiters leave the pauses after a split vote to core's back-off: many of them that repeat at once only collide again.
     async fn acquire(&self, request: &Request) -> Result<Attempt> {
-        let waiter = Waiter::new(&self.nodes, &self.capabilities);
-        waiter.acquire(request).await
+        let (longest, mut waiter) = (self.retry, Waiter::new(&self.nodes));
+        kit::poll(request, longest, || waiter.ask(request)).await
     }
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {

@@ -2,34 +2,31 @@ use std::fmt;
 use std::time::Duration;
 
 use dlock_core::backend::BackendUrl;
-use dlock_core::{Error, Operation, Result};
+use dlock_core::kit::{Login, Tls, UrlForm, UrlKey, UrlScheme, within};
+use dlock_core::{Error, Result};
 use dlock_redis::node::Node;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::RedlockBackend;
 use crate::vote::quorum_of;
 
-/// Parameters of the URL that are ours.
-const OWN: &[&str] = &[
-    "few_nodes",
-    "longest_lease",
-    "node_timeout",
-    "persistent",
-    "prefix",
-    "retry",
+/// Keys of the URL that are passed on to every node, as dlock-redis knows them.
+#[rustfmt::skip]
+const PASSED_ON: &[UrlKey] = &[
+    UrlKey::connect_timeout("2s"),
+    UrlKey::answer_timeout("2s"),
+    UrlKey::new("fence_ttl", "a duration from 1s to a year", "10m", "how long the fence counter of a lock that nobody uses is kept"),
+    UrlKey::new("keepalive", "a duration from 1s to 9h", "not at all", "after how long without traffic the system asks whether the other side still lives"),
+    UrlKey::new("user_timeout", "a duration from 100ms to 1h", "the system's", "after how long the system gives up a connection whose other side confirms nothing (Linux)"),
 ];
-/// Parameters of the URL that are passed on to every node, as dlock-redis knows them.
-const PASSED_ON: &[&str] = &[
-    "answer_timeout",
-    "ca",
-    "cert",
-    "connect_timeout",
-    "fence_ttl",
-    "keepalive",
-    "key",
-    "password_file",
-    "tls",
-    "user_timeout",
+#[rustfmt::skip]
+const OWN_KEYS: &[UrlKey] = &[
+    UrlKey::new("prefix", "text", "`redlock`", "what the names of all keys begin with, at every node"),
+    UrlKey::new("node_timeout", "a duration from 1ms to 10s", "200ms", "how long a node's answer is waited for, before the others decide without it"),
+    UrlKey::new("longest_lease", "a duration from 20ms to a week", "30s", "the longest lease that any client uses: a node that restarted counts again after it"),
+    UrlKey::new("persistent", "`true`, `false`", "`false`", "every node keeps every write, so that one that restarts counts at once"),
+    UrlKey::new("retry", "a duration from 1ms to 1m", "150ms", "the longest pause of a waiter between two questions"),
+    UrlKey::new("few_nodes", "`true`, `false`", "`false`", "allows fewer than three nodes"),
 ];
 const MOST_NODES: usize = 32;
 
@@ -81,10 +78,15 @@ impl Config {
     pub fn from_urls<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self> {
         let mut nodes = Vec::new();
         for url in urls {
-            let mut parsed = BackendUrl::parse(url.as_ref()).map_err(configure)?;
+            let mut parsed =
+                BackendUrl::parse(url.as_ref()).map_err(|error| Self::URL.explain(error))?;
             for key in ["prefix", "style"] {
-                if parsed.take::<String>(key).map_err(configure)?.is_some() {
-                    return Err(configure(Error::invalid(format!(
+                if parsed
+                    .take::<String>(key)
+                    .map_err(|error| Self::URL.explain(error))?
+                    .is_some()
+                {
+                    return Err(Self::URL.explain(Error::invalid(format!(
                         "the URL of the node {parsed} sets {key:?}, which is the same for the whole quorum: leave it out there"
                     ))));
                 }
@@ -94,58 +96,58 @@ impl Config {
         Ok(Self::new(nodes))
     }
 
-    /// Reads `redlock://user:password@h1:p1,h2:p2,h3:p3/db`, where user, password and database are the same at every node;
-    /// `redlocks://` uses TLS (feature `tls`). For nodes that differ use [`from_urls`](Config::from_urls).
-    ///
-    /// Parameters: `node_timeout`, `longest_lease`, `persistent`, `retry`, `few_nodes`, `prefix`, each as the setting of that name; and
-    /// `connect_timeout`, `answer_timeout`, `fence_ttl`, `tls`, `ca`, `cert`, `key`, `password_file`, `keepalive`, `user_timeout` for every
-    /// node, as in [`dlock_redis::Config`].
+    /// The URLs that [`from_url`](Config::from_url) reads, as data.
+    pub const URL: UrlForm = UrlForm {
+        backend: "redlock",
+        schemes: &[
+            UrlScheme::new(
+                "redlock",
+                "redlock://user:password@h1:p1,h2:p2,h3:p3/db",
+                "independent masters, with the same login and database at each",
+            ),
+            UrlScheme::new(
+                "redlocks",
+                "redlocks://user:password@h1:p1,h2:p2,h3:p3/db",
+                "the same with TLS",
+            ),
+        ],
+        keys: &[OWN_KEYS, PASSED_ON, Login::KEYS, Tls::KEYS],
+    };
+
+    /// Reads `redlock://user:password@h1:p1,h2:p2,h3:p3/db?key=value`, where user, password and database are the same at every node;
+    /// `redlocks://` uses TLS (feature `tls`). For nodes that differ use [`from_urls`](Config::from_urls). Each key is the setting of that name, here or, for
+    /// every node, in [`dlock_redis::Config`]; `docs/urls.md` lists them all.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`](dlock_core::ErrorKind::Invalid), naming the part that is wrong; never with a password in it.
     pub fn from_url(url: &str) -> Result<Self> {
-        Self::parse(url).map_err(configure)
+        Self::URL.read(url, Self::parse)
     }
 
-    fn parse(url: &str) -> Result<Self> {
-        let mut url = BackendUrl::parse(url)?;
+    fn parse(url: &mut BackendUrl) -> Result<Self> {
         let scheme = match url.scheme() {
-            "redlock" => "redis",
             "redlocks" => "rediss",
-            other => {
-                return Err(Error::invalid(format!(
-                    "the URL's scheme is {other:?}: this backend takes redlock and redlocks"
-                )));
-            }
+            _ => "redis",
         };
-        if url.hosts().is_empty() {
-            return Err(Error::invalid(
-                "the URL names no host: write redlock://host1:port,host2:port,host3:port",
-            ));
-        }
+        let hosts = url.some_hosts("redlock://host1:port,host2:port,host3:port")?;
         let mut config = Self::new([]);
-        if let Some(prefix) = url.take::<String>("prefix")? {
-            config.prefix = prefix;
-        }
-        for (key, setting) in [
+        url.set([("prefix", &mut config.prefix)])?;
+        url.set_durations([
             ("node_timeout", &mut config.node_timeout),
             ("longest_lease", &mut config.longest_lease),
             ("retry", &mut config.retry),
-        ] {
-            if let Some(value) = url.take_duration(key)? {
-                *setting = value;
-            }
-        }
-        config.persistent = url.take("persistent")?.unwrap_or(false);
-        config.few_nodes = url.take("few_nodes")?.unwrap_or(false);
+        ])?;
+        url.set([
+            ("persistent", &mut config.persistent),
+            ("few_nodes", &mut config.few_nodes),
+        ])?;
         let mut passed_on = Vec::new();
-        for key in PASSED_ON {
-            if let Some(value) = url.take::<String>(key)? {
-                passed_on.push(format!("{key}={}", encoded(&value)));
+        for key in [PASSED_ON, Login::KEYS, Tls::KEYS].into_iter().flatten() {
+            if let Some(value) = url.take::<String>(key.name)? {
+                passed_on.push(format!("{}={}", key.name, encoded(&value)));
             }
         }
-        url.finish(&[OWN, PASSED_ON].concat())?;
         let login = match (url.user(), url.password()) {
             (None, None) => String::new(),
             (Some(user), None) => format!("{}@", encoded(user)),
@@ -156,7 +158,7 @@ impl Config {
             ),
         };
         let (path, passed_on) = (url.path(), passed_on.join("&"));
-        for host in url.hosts() {
+        for host in hosts {
             let node = format!("{scheme}://{login}{host}{path}?{passed_on}");
             config.nodes.push(dlock_redis::Config::from_url(&node)?);
         }
@@ -227,28 +229,17 @@ impl Config {
     /// [`Denied`](dlock_core::ErrorKind::Denied) when no quorum answers or lets us in, naming every node and what it said; and
     /// `Invalid` when a single one cannot be a node at all, such as a member of a Cluster.
     pub async fn connect(self) -> Result<RedlockBackend> {
+        dlock_core::backend::need_runtime("redlock")?;
         RedlockBackend::connect(&self).await
     }
 
     fn check(&self) -> Result<()> {
         let ms = Duration::from_millis;
         let second = Duration::from_secs(1);
-        for (what, value, low, high) in [
-            ("node_timeout", self.node_timeout, ms(1), 10 * second),
-            (
-                "longest_lease",
-                self.longest_lease,
-                ms(20),
-                7 * 24 * 3600 * second,
-            ),
-            ("retry", self.retry, ms(1), 60 * second),
-        ] {
-            if !(low..=high).contains(&value) {
-                return Err(Error::invalid(format!(
-                    "{what} is {value:?}: it must be from {low:?} to {high:?}"
-                )));
-            }
-        }
+        within("node_timeout", self.node_timeout, ms(1)..=10 * second)?;
+        let week = 7 * 24 * 3600 * second;
+        within("longest_lease", self.longest_lease, ms(20)..=week)?;
+        within("retry", self.retry, ms(1)..=60 * second)?;
         let count = self.nodes.len();
         if count == 0 || count > MOST_NODES {
             return Err(Error::invalid(format!(
@@ -296,12 +287,6 @@ impl Config {
     pub(crate) fn identity(&self) -> String {
         format!("redlock://{}#{}", self.places().join(","), self.prefix)
     }
-}
-
-fn configure(error: Error) -> Error {
-    error
-        .with_backend("redlock")
-        .with_operation(Operation::Configure)
 }
 
 fn encoded(text: &str) -> String {

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::connect::Nodes;
 use crate::error::{Word, Words};
+use crate::fence::with_first_tokens;
 use crate::stake::Stake;
 
 /// How long a break is tried at single nodes that do not answer.
@@ -139,7 +140,8 @@ impl Nodes {
             }
             return Err(self.explain(words, self.quorum));
         }
-        Ok(merge(seen, self.count(), self.quorum))
+        let merged = merge(seen, self.count(), self.quorum);
+        Ok(merged.into_iter().map(with_first_tokens).collect())
     }
 }
 

@@ -1,10 +1,15 @@
 #![doc = include_str!("../README.md")]
+#![allow(
+    hidden_glob_reexports,
+    reason = "our module `backend` is private; that of core is `dlock_core::backend`"
+)]
 
 mod acquire;
 mod backend;
 mod config;
 mod connect;
 mod error;
+mod fence;
 mod inspect;
 mod lives;
 #[cfg(test)]
@@ -19,3 +24,7 @@ mod wait;
 
 pub use backend::RedlockBackend;
 pub use config::Config;
+
+/// All that a user needs of `dlock-core` is here too, so that this crate is the only one to depend on.
+#[doc(no_inline)]
+pub use dlock_core::{self, *};

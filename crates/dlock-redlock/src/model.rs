@@ -14,19 +14,67 @@ use crate::vote::{Ballot, Verdict, Vote};
 
 const NODES: usize = 3;
 const RAISES: u8 = 2;
+/// How many tokens a writer has, the last of which is the number that it owns at a quorum; 64 in earnest.
+const TURNS: u8 = 3;
 
 /// What is checked: which attempts there are, and what may go wrong.
 struct Rules {
-    /// For each attempt, the token that it proposes.
-    attempts: Vec<u8>,
-    /// Readers share the lock, writers do not.
-    shared: bool,
+    /// Each attempt, and the token that it proposes.
+    attempts: Vec<(Who, u8)>,
     /// How many requests may arrive a second time.
     strays: u8,
     /// How many times a node may lose its data.
     amnesia: u8,
-    /// Nodes that acknowledge a token which somebody else has written: a mistake that the model must find.
-    careless: bool,
+    mistake: Mistake,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    /// Alone, with as many tokens as there are turns.
+    Writer,
+    /// Beside other readers, with one token.
+    Reader,
+    /// Alone, with one token, and nodes count by one for it: a client of the version before.
+    OlderWriter,
+}
+
+/// What the model must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mistake {
+    None,
+    /// Nodes acknowledge a token which somebody else has written.
+    CarelessRaise,
+    /// Nodes count by one, and a writer takes the tokens below its number for its own.
+    NothingSetAside,
+}
+
+impl Rules {
+    fn who(&self, attempt: usize) -> Who {
+        self.attempts[attempt].0
+    }
+
+    /// How far above the last number the next one is.
+    fn step(&self, attempt: usize) -> u8 {
+        match self.who(attempt) {
+            Who::Writer if self.mistake != Mistake::NothingSetAside => TURNS,
+            _ => 1,
+        }
+    }
+
+    /// The tokens of those who have held the lock, from the first to the last of each.
+    fn tokens(&self, world: &World) -> Vec<(u8, u8)> {
+        let attempts = world.attempts.iter().enumerate();
+        let held = attempts.filter_map(|(who, attempt)| match attempt.phase {
+            Phase::Held { token, .. } => Some((who, token)),
+            _ => None,
+        });
+        held.map(|(who, last)| match self.who(who) {
+            Who::Writer => ((last + 1).saturating_sub(TURNS), last),
+            _ => (last, last),
+        })
+        .collect()
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -93,14 +141,17 @@ enum Step {
 }
 
 impl Node {
-    fn take(&mut self, attempt: usize, proposed: u8, shared: bool) -> Wire {
+    fn take(&mut self, attempt: usize, rules: &Rules) -> Wire {
         if let Some((_, own)) = self.holders.iter().find(|(who, _)| *who == attempt) {
             return Wire::Granted(*own);
         }
-        if !shared && !self.holders.is_empty() {
+        let reads = |who| rules.who(who) == Who::Reader;
+        let fits = |(other, _): &(usize, u8)| reads(attempt) && reads(*other);
+        if !self.holders.iter().all(fits) {
             return Wire::Others(self.counter);
         }
-        self.counter = proposed.max(self.counter + 1);
+        let (_, proposed) = rules.attempts[attempt];
+        self.counter = proposed.max(self.counter + rules.step(attempt));
         self.holders.push((attempt, self.counter));
         self.holders.sort_unstable();
         Wire::Granted(self.counter)
@@ -240,15 +291,6 @@ impl World {
             ..self.clone()
         }
     }
-
-    fn tokens(&self) -> impl Iterator<Item = u8> {
-        self.attempts
-            .iter()
-            .filter_map(|attempt| match attempt.phase {
-                Phase::Held { token, .. } => Some(token),
-                _ => None,
-            })
-    }
 }
 
 impl Model for Rules {
@@ -305,23 +347,25 @@ impl Model for Rules {
         let mut next = world.clone();
         match step {
             Step::Begin(who) => {
-                let floor = world.tokens().max().unwrap_or(0);
+                let floor = self.tokens(world).iter().map(|(_, last)| *last).max();
                 let attempt = &mut next.attempts[who];
-                attempt.floor = floor;
+                attempt.floor = floor.unwrap_or(0);
                 attempt.phase = Phase::Asking;
                 attempt.wires = [Wire::Ask; NODES];
             }
             Step::Arrive(who, node) => {
                 let wire = &mut next.attempts[who].wires[node];
                 *wire = match *wire {
-                    Wire::Raise(token) => next.nodes[node].raise(who, token, self.careless),
-                    _ => next.nodes[node].take(who, self.attempts[who], self.shared),
+                    Wire::Raise(token) => {
+                        next.nodes[node].raise(who, token, self.mistake == Mistake::CarelessRaise)
+                    }
+                    _ => next.nodes[node].take(who, self),
                 };
             }
             Step::Answer(who, node) => next.attempts[who].answered(node),
             Step::Stray(who, node) => {
                 next.strays -= 1;
-                next.nodes[node].take(who, self.attempts[who], self.shared);
+                next.nodes[node].take(who, self);
             }
             Step::TimeUp(who) => next.attempts[who].decide(true),
             Step::Expire(node, who) => next.nodes[node].holders.retain(|(other, _)| *other != who),
@@ -335,21 +379,24 @@ impl Model for Rules {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("tokens are unique", |_, world: &World| {
-                let mut tokens: Vec<u8> = world.tokens().collect();
+            Property::always("tokens are unique", |rules: &Self, world: &World| {
+                let mut tokens = rules.tokens(world);
                 tokens.sort_unstable();
-                tokens.windows(2).all(|pair| pair[0] != pair[1])
+                tokens.windows(2).all(|pair| pair[0].1 < pair[1].0)
             }),
-            Property::always("tokens are ordered", |_, world: &World| {
-                world.attempts.iter().all(|attempt| match attempt.phase {
-                    Phase::Held { token, .. } => token > attempt.floor,
-                    _ => true,
-                })
+            Property::always("tokens are ordered", |rules: &Self, world: &World| {
+                let held = |attempt: &&Attempt| matches!(attempt.phase, Phase::Held { .. });
+                let held = world.attempts.iter().filter(held);
+                let mut tokens = rules.tokens(world).into_iter().zip(held);
+                tokens.all(|((first, _), attempt)| first > attempt.floor)
             }),
-            Property::sometimes("all held it one after the other", |_, world: &World| {
-                let last = world.attempts.iter().map(|attempt| attempt.floor).max();
-                world.tokens().count() == world.attempts.len() && last > Some(0)
-            }),
+            Property::sometimes(
+                "all held it one after the other",
+                |rules: &Self, world: &World| {
+                    let last = world.attempts.iter().map(|attempt| attempt.floor).max();
+                    rules.tokens(world).len() == world.attempts.len() && last > Some(0)
+                },
+            ),
             Property::sometimes("counters were raised", |_, world: &World| {
                 let raised =
                     |attempt: &Attempt| matches!(attempt.phase, Phase::Held { raised: true, .. });

@@ -159,8 +159,7 @@ impl Nodes {
             if matches!(tally.outcome(self), Outcome::Lost) {
                 continue;
             }
-            let token = lease.token().map_or(0, |token| token.get());
-            let proposed = tally.stake.proposal(node, token);
+            let proposed = tally.stake.proposal(node);
             let (_, said) = self.clone().ask(node, tally.stake.clone(), proposed).await;
             tracing::debug!(name = %lease.name(), node = self.place(node), said = ?said.word, "a node had lost a hold");
             self.share_if_late(node, lease).await;

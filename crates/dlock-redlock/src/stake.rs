@@ -13,6 +13,8 @@ use dlock_core::{Mode, Name};
 use dlock_redis::node::Wish;
 use tokio::sync::Notify;
 
+use crate::fence::last_of;
+
 pub(crate) use self::state::{Asked, Grant, Round, State};
 
 /// A set of nodes, by their place in the list.
@@ -75,7 +77,12 @@ impl Stake {
             lease.mode(),
             "",
         );
-        *stake.locked() = State::unknown(lease.mode(), lease.token().map(|token| token.get()));
+        *stake.locked() = State::unknown(
+            lease.mode(),
+            lease
+                .token()
+                .map(|token| last_of(token.get(), lease.mode())),
+        );
         Arc::new(stake)
     }
 
@@ -93,7 +100,7 @@ impl Stake {
         }
     }
 
-    /// A quorum has agreed on this token.
+    /// A quorum has agreed on this number: the token, or the last of several.
     pub(crate) fn held(&self, token: u64) {
         self.locked().held(token);
     }
@@ -200,8 +207,8 @@ impl Stake {
     }
 
     /// The number to propose to a node that is to be given the hold again.
-    pub(crate) fn proposal(&self, node: usize, token: u64) -> u64 {
-        self.locked().proposal(node, token)
+    pub(crate) fn proposal(&self, node: usize) -> u64 {
+        self.locked().proposal(node)
     }
 
     /// Whether a node has it that does not count yet.

@@ -2,12 +2,10 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use dlock_core::backend::{Attempt, AttemptId, Backend, Lease, Renewal, Request};
-use dlock_core::{Capabilities, Name, Released, Result};
+use dlock_core::backend::{Attempt, AttemptId, Request};
+use dlock_core::{Name, Result};
 
 use crate::connect::Nodes;
 
@@ -22,7 +20,6 @@ pub(crate) struct Waiting {
     client: String,
     /// How often it is told, as long as it is so.
     again: Duration,
-    origin: Instant,
 }
 
 impl Waiting {
@@ -30,7 +27,6 @@ impl Waiting {
         Self {
             client: AttemptId::new().to_string(),
             again: longest_pause + SLACK,
-            origin: Instant::now(),
         }
     }
 }
@@ -72,75 +68,46 @@ impl Nodes {
     }
 }
 
-/// The quorum for core's wait loop: one vote for each question, most of them through the gate.
+/// One who waits, with the polling loop: one vote for each question, most of them through the gate.
 #[derive(Debug)]
-pub(crate) struct Waiter {
-    asked: AtomicU32,
-    /// When the gate is to be told again that we wait: microseconds after the origin.
-    tell_at: AtomicU64,
-    nodes: Arc<Nodes>,
-    capabilities: Capabilities,
+pub(crate) struct Waiter<'a> {
+    asked: u32,
+    /// When the gate is to be told again that we wait.
+    tell_at: Instant,
+    nodes: &'a Arc<Nodes>,
 }
 
-impl Waiter {
-    pub(crate) fn new(nodes: &Arc<Nodes>, capabilities: &Capabilities) -> Self {
+impl<'a> Waiter<'a> {
+    pub(crate) fn new(nodes: &'a Arc<Nodes>) -> Self {
         Self {
-            asked: AtomicU32::new(0),
-            tell_at: AtomicU64::new(0),
-            nodes: nodes.clone(),
-            capabilities: capabilities.clone(),
+            asked: 0,
+            tell_at: Instant::now(),
+            nodes,
         }
     }
 
-    /// Others who hold the lock learn that somebody waits, and let go of it in time (C18).
-    fn tell(&self, gate: usize, name: &Name) {
-        let waiting = &self.nodes.waiting;
-        let now = micros(waiting.origin.elapsed());
-        if now >= self.tell_at.load(Ordering::Relaxed) {
-            self.tell_at
-                .store(now + micros(waiting.again), Ordering::Relaxed);
-            self.nodes.tell_that_we_wait(gate, name);
-        }
-    }
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 2)
-}
-
-#[async_trait]
-impl Backend for Waiter {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    fn identity(&self) -> &str {
-        ""
-    }
-
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
-        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
-        if asked == 0 {
-            // Mostly it is free.
-            return self.nodes.ask_once(request, None).await;
-        }
-        let gate = self.nodes.gate_of(request.name());
+    /// The next question.
+    pub(crate) fn ask<'r>(
+        &mut self,
+        request: &'r Request,
+    ) -> impl Future<Output = Result<Attempt>> + Send + use<'a, 'r> {
+        let (nodes, is_first) = (self.nodes, self.asked == 0);
+        // Mostly it is free, and then nobody needs a gate.
+        let gate = nodes.gate_of(request.name()).filter(|_| !is_first);
         if let Some(gate) = gate {
             self.tell(gate, request.name());
         }
-        let open = asked.is_multiple_of(OPEN_VOTES);
-        self.nodes.ask_once(request, gate.filter(|_| !open)).await
+        let is_open = self.asked.is_multiple_of(OPEN_VOTES);
+        self.asked = self.asked.wrapping_add(1);
+        nodes.ask_once(request, gate.filter(|_| !is_open))
     }
 
-    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        self.nodes.extend(leases).await
-    }
-
-    async fn release(&self, lease: &Lease) -> Result<Released> {
-        self.nodes.free(lease).await
-    }
-
-    async fn abandon(&self, request: &Request) -> Result<()> {
-        self.nodes.undo(request).await
+    /// Others who hold the lock learn that somebody waits, and let go of it in time (C18).
+    fn tell(&mut self, gate: usize, name: &Name) {
+        let now = Instant::now();
+        if now >= self.tell_at {
+            self.tell_at = now + self.nodes.waiting.again;
+            self.nodes.tell_that_we_wait(gate, name);
+        }
     }
 }

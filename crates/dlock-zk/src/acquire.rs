@@ -6,10 +6,8 @@ mod queued;
 use std::sync::Arc;
 
 use dlock_core::backend::{Attempt, Busy, Request};
-use dlock_core::{Error, Mode, Moment, Result};
+use dlock_core::{Error, Mode, Moment, Result, kit};
 
-use self::abandon::refuse_abandoned;
-use self::queued::conflict;
 pub(crate) use self::queued::{Node, Queued, Telling, removed};
 use crate::ZkBackend;
 use crate::connect::{Claim, Listing, Session, Stat};
@@ -29,12 +27,12 @@ impl ZkBackend {
         let mut queued = self.enter(request, true).await?;
         loop {
             match queued.verdict.clone() {
-                Verdict::Held => return Ok(queued.held(request)),
+                Verdict::Held => return queued.held(request),
                 Verdict::Conflict(used) => return queued.conflict(request, used).await,
                 Verdict::Wait(obstacle) if obstacle.passing => drop(queued.look().await?),
                 Verdict::Wait(obstacle) if may_share(request.mode(), &obstacle) => {
                     match state_of(&queued.session, &queued.parent, &obstacle).await {
-                        Ok(State::Downgraded) => return Ok(queued.held(request)),
+                        Ok(State::Downgraded) => return queued.held(request),
                         Ok(_) => break,
                         Err(Fault::NoNode) => drop(queued.look().await?),
                         Err(fault) => return Err(fault.into()),
@@ -63,17 +61,13 @@ impl ZkBackend {
                 // Nothing was asked for that could be held.
                 Err(fault) => return Err(Error::from(fault).after_sending(false)),
             };
-            if all
-                .places
-                .iter()
-                .any(|place| place.is_of(request.attempt()))
-            {
+            if all.of(request.attempt()).next().is_some() {
                 // The same attempt again: what it has, it has.
                 return Ok(false);
             }
             match verdict_behind(request.mode(), &all.places) {
                 Verdict::Held => return Ok(false),
-                Verdict::Conflict(used) => return Err(conflict(request, used)),
+                Verdict::Conflict(used) => return Err(kit::other_limit(used, request.mode())),
                 Verdict::Wait(obstacle) if obstacle.passing => {}
                 Verdict::Wait(obstacle) if may_share(request.mode(), &obstacle) => {
                     match state_of(&session, &parent, &obstacle).await {
@@ -89,10 +83,10 @@ impl ZkBackend {
 
     /// Takes a place in the queue, and reads the queue, in one trip.
     pub(crate) async fn enter(&self, request: &Request, tries: bool) -> Result<Queued> {
-        refuse_abandoned(request.attempt())?;
+        kit::refuse_abandoned(request.attempt())?;
         let session = self.link.session().await?;
         let parent = self.lock_path(request.name());
-        let stem = node_prefix(request.attempt(), request.mode(), tries);
+        let stem = node_prefix(self.style, request.attempt(), request.mode(), tries);
         let prefix = format!("{parent}/{stem}");
         let data = node_data(State::Plain, request.label());
         // Before anything is sent, so that no place of a living attempt is ever unknown.
@@ -143,7 +137,7 @@ impl ZkBackend {
             };
             if let Some((known, all, sent)) = known
                 && let Some((mine, stat, verdict)) =
-                    settle(&session, &parent, request, known, &all.places).await?
+                    settle(&session, &parent, request, known, &all).await?
             {
                 // Only to note who came in between.
                 self.quiet
@@ -198,11 +192,7 @@ impl ZkBackend {
         let sequence = queued.mine.sequence;
         if !self.quiet.is_only(request.name(), session.line(), sequence) {
             let all = queued.look().await?;
-            let own = all
-                .places
-                .iter()
-                .filter(|place| place.is_of(request.attempt()));
-            if own.count() != 1 {
+            if all.of(request.attempt()).count() != 1 {
                 return Ok(None);
             }
         }
@@ -244,14 +234,13 @@ async fn settle(
     parent: &str,
     request: &Request,
     known: Option<(String, Stat)>,
-    all: &[Place],
+    all: &Listing,
 ) -> Result<Option<(Place, Stat, Verdict)>> {
-    let is_own = |place: &&Place| place.is_of(request.attempt());
-    let own: Vec<&Place> = all.iter().filter(is_own).collect();
+    let own: Vec<&Place> = all.of(request.attempt()).collect();
     if let ([mine], Some((node, stat))) = (own.as_slice(), known)
         && mine.node == node
     {
-        let verdict = verdict(mine, all);
+        let verdict = all.verdict(mine);
         return Ok(verdict.map(|verdict| ((*mine).clone(), stat, verdict)));
     }
     let path = |place: &Place| format!("{parent}/{}", place.node);
@@ -276,8 +265,9 @@ async fn settle(
         return Ok(None);
     };
     let left: Vec<Place> = all
+        .places
         .iter()
-        .filter(|place| *place == mine || !is_own(place))
+        .filter(|place| *place == mine || !place.is_of(request.attempt()))
         .cloned()
         .collect();
     Ok(verdict(mine, &left).map(|verdict| (mine.clone(), stat, verdict)))

@@ -4,13 +4,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
 use dlock_core::{
-    Capabilities, Fairness, Liveness, LockInfo, Name, Operation, Reach, Released, Result, WakeUp,
+    Capabilities, Fairness, Hearing, Liveness, LockInfo, Name, Operation, Reach, Released, Result,
+    WakeUp,
 };
 
-use crate::Config;
+use crate::crowd::Crowd;
+use crate::fence::TURNS;
 use crate::link::Link;
 use crate::pace::Pace;
 use crate::quiet::Quiet;
+use crate::{Config, Style};
 
 /// One client of a ZooKeeper ensemble: one session, which carries all its holds. Made by [`Config::connect`].
 #[derive(Debug)]
@@ -19,7 +22,9 @@ pub struct ZkBackend {
     /// Below the chroot.
     pub(crate) folder: String,
     pub(crate) chroot: String,
+    pub(crate) style: Style,
     pub(crate) quiet: Quiet,
+    pub(crate) crowd: Crowd,
     identity: String,
     capabilities: Capabilities,
 }
@@ -27,7 +32,7 @@ pub struct ZkBackend {
 impl ZkBackend {
     pub(crate) async fn connect(config: Config) -> Result<Self> {
         let (folder, chroot) = (config.folder_path(), config.chroot_path().to_owned());
-        let identity = config.identity_text();
+        let (identity, style) = (config.identity_text(), config.style_of_names());
         let link = Link::open(config)
             .await
             .map_err(|error| error.with_backend("zk").with_operation(Operation::Connect))?;
@@ -36,7 +41,9 @@ impl ZkBackend {
             link,
             folder,
             chroot,
+            style,
             quiet: Quiet::default(),
+            crowd: Crowd::default(),
             identity,
         })
     }
@@ -50,6 +57,10 @@ impl ZkBackend {
 fn capabilities(ttl: Duration) -> Capabilities {
     let mut capabilities = Capabilities::new("zk");
     capabilities.fencing = true;
+    capabilities.turns = TURNS;
+    capabilities.wanted = Hearing::Told {
+        bound: Duration::from_millis(100),
+    };
     capabilities.fairness = Fairness::Fifo;
     capabilities.wake_up = WakeUp::Push {
         bound: Duration::from_millis(100),
@@ -113,6 +124,18 @@ impl Backend for ZkBackend {
     async fn changed(&self, name: &Name, seen: Option<&str>) {
         if self.changed(name, seen).await.is_err() {
             // Those who watch look at intervals in any case.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn others_wait(&self, name: &Name) -> bool {
+        // Who cannot be asked is not waited for: a holder gives way to somebody who is there.
+        self.others_wait(name).await.unwrap_or(false)
+    }
+
+    async fn wanted(&self, lease: &Lease) {
+        if self.wanted(lease).await.is_err() {
+            // Core asks with each renewal, too.
             std::future::pending::<()>().await;
         }
     }

@@ -4,11 +4,13 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "tls")]
+use dlock_core::kit::{Pem, Trust};
 use dlock_core::{Error, ErrorKind, Operation, Result};
 pub use zookeeper_client;
 
 use crate::Config;
-use crate::config::Login;
+use crate::config::Auth;
 use crate::connect::Session;
 
 impl Config {
@@ -49,14 +51,14 @@ impl Config {
         };
         let mut connector =
             zookeeper_client::Client::connector().with_session_timeout(self.session_time());
-        match self.login() {
+        match self.shown_login() {
             None => {}
-            Some(Login::Digest { user, password }) => {
-                let password = password.read().map_err(Error::invalid)?;
+            Some(login) if login.auth == Auth::Digest => {
+                let (user, password) = login.now().await?;
                 let auth = format!("{user}:{password}");
                 connector = connector.with_auth("digest", auth.as_bytes());
             }
-            Some(Login::Sasl { .. }) => {
+            Some(_) => {
                 return Err(Error::new(
                     ErrorKind::Unsupported,
                     "the client for other questions was built without SASL: locks work, these questions do not",
@@ -70,11 +72,15 @@ impl Config {
             // second one itself, so we choose; what the program has chosen stays.
             let _ = rustls::crypto::ring::default_provider().install_default();
             let mut options = zookeeper_client::TlsOptions::new();
-            if let Some(ca) = &tls.ca {
-                options = options.with_pem_ca(ca).map_err(failed)?;
+            let text = |pem: &Pem, what| -> Result<String> {
+                Ok(String::from_utf8_lossy(&pem.read(what)?).into_owned())
+            };
+            if let Trust::Authority(ca) = tls.trust() {
+                options = options.with_pem_ca(&text(ca, "ca")?).map_err(failed)?;
             }
-            if let Some((cert, key)) = &tls.identity {
-                options = options.with_pem_identity(cert, key).map_err(failed)?;
+            if let Some((cert, key)) = tls.identity() {
+                let (cert, key) = (text(cert, "cert")?, text(key, "key")?);
+                options = options.with_pem_identity(&cert, &key).map_err(failed)?;
             }
             let connector = connector.with_tls(options);
             return connector.secure_connect(&servers).await.map_err(failed);

@@ -1,14 +1,20 @@
 mod access;
 mod from_url;
+mod login;
+mod style;
 
 use std::fmt;
 use std::time::Duration;
 
 use dlock_core::backend::Host;
+use dlock_core::kit::{self, Login, TIMEOUTS, Tls, TlsOffer, within};
 use dlock_core::{Error, Result};
 
 pub use self::access::Access;
-pub(crate) use self::access::{Grant, Grants, Login, Password, Scheme};
+pub(crate) use self::access::{Grant, Grants};
+pub use self::login::Auth;
+pub(crate) use self::login::ShownLogin;
+pub use self::style::Style;
 use crate::ZkBackend;
 use crate::key::is_path;
 
@@ -16,6 +22,14 @@ pub(crate) const DEFAULT_PORT: u16 = 2181;
 const DEFAULT_SESSION: Duration = Duration::from_secs(30);
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_FOLDER: &str = "dlock";
+const TLS: TlsOffer = TlsOffer {
+    crate_name: "dlock-zk",
+    enabled: cfg!(feature = "tls"),
+    // Its usual authorities are those of the system.
+    system_ca: true,
+    unverified: false,
+    server_name: true,
+};
 
 /// Which ensemble, and how to talk to it.
 ///
@@ -26,7 +40,8 @@ const DEFAULT_FOLDER: &str = "dlock";
 /// let by_url = Config::from_url("zk://app:s3cret@zk-1,zk-2:2182/shop?session=10s")?;
 /// let by_hand = Config::new([("zk-1", 2181), ("zk-2", 2182)])
 ///     .chroot("/shop")
-///     .credentials("app", "s3cret")
+///     .user("app")
+///     .password("s3cret")
 ///     .session(Duration::from_secs(10));
 /// assert_eq!(by_url, by_hand);
 /// # Ok::<(), dlock_core::Error>(())
@@ -36,24 +51,15 @@ const DEFAULT_FOLDER: &str = "dlock";
 pub struct Config {
     hosts: Vec<Host>,
     chroot: String,
-    credentials: Option<(String, Password)>,
-    scheme: Scheme,
+    login: Login,
+    auth: Auth,
     session: Duration,
     connect_timeout: Duration,
     folder: String,
+    style: Style,
     access: Option<Access>,
     grants: Vec<Grant>,
     tls: Option<Tls>,
-}
-
-/// PEM texts.
-#[derive(Clone, PartialEq, Eq, Default)]
-pub(crate) struct Tls {
-    /// None: those that the machine trusts.
-    pub(crate) ca: Option<String>,
-    pub(crate) identity: Option<(String, String)>,
-    /// Instead of the host's own name.
-    pub(crate) server_name: Option<String>,
 }
 
 impl Config {
@@ -74,11 +80,12 @@ impl Config {
         Self {
             hosts: hosts.into_iter().map(port).collect(),
             chroot: String::new(),
-            credentials: None,
-            scheme: Scheme::Digest,
+            login: Login::default(),
+            auth: Auth::Digest,
             session: DEFAULT_SESSION,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             folder: DEFAULT_FOLDER.to_owned(),
+            style: Style::Mutex,
             access: None,
             grants: Vec::new(),
             tls: None,
@@ -91,33 +98,6 @@ impl Config {
         self
     }
 
-    /// Digest authentication. ZooKeeper accepts any pair; a wrong one shows as a missing permission on the nodes of others.
-    pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        self.credentials = Some((user.into(), Password::Text(password.into())));
-        self
-    }
-
-    /// The same, with a password that is read from a file for each connection, so that it can be changed while the program runs. A line break at its end
-    /// does not count.
-    pub fn credentials_file(
-        mut self,
-        user: impl Into<String>,
-        password: impl Into<std::path::PathBuf>,
-    ) -> Self {
-        self.credentials = Some((user.into(), Password::File(password.into())));
-        self
-    }
-
-    /// SASL authentication with DIGEST-MD5, as one of the users whom the servers know (`DigestLoginModule` in their JAAS file).
-    ///
-    /// A wrong password is refused at connect, and the server has to show that it knows the right one.
-    pub fn sasl(self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        Self {
-            scheme: Scheme::Sasl,
-            ..self.credentials(user, password)
-        }
-    }
-
     /// The session's time: how long the locks of a dead client stay taken. Default: 30 s.
     ///
     /// Shorter frees the locks of a dead client sooner, but then a short outage, a change of the leader or a pause of the
@@ -128,7 +108,7 @@ impl Config {
         self
     }
 
-    /// How long making a session may take, over all servers. Default: 10 s. From 1 ms to 60 s.
+    /// How long making a session may take, over all servers. Default: 10 s. From 1 ms to 10 min.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
@@ -140,6 +120,14 @@ impl Config {
     /// levels are written with slashes.
     pub fn folder(mut self, folder: impl Into<String>) -> Self {
         self.folder = folder.into();
+        self
+    }
+
+    /// How nodes are named, for programs with Curator that use the same paths. Default: [`Style::Mutex`].
+    ///
+    /// Our own clients understand each other whatever their style.
+    pub fn style(mut self, style: Style) -> Self {
+        self.style = style;
         self
     }
 
@@ -167,34 +155,6 @@ impl Config {
         Ok(self)
     }
 
-    /// TLS, with the authority (PEM) that signed the servers' certificates.
-    #[cfg(feature = "tls")]
-    pub fn tls(mut self, ca_pem: impl Into<String>) -> Self {
-        self.tls.get_or_insert_default().ca = Some(ca_pem.into());
-        self
-    }
-
-    /// TLS, with the authorities that the machine trusts.
-    #[cfg(feature = "tls")]
-    pub fn tls_with_system_roots(mut self) -> Self {
-        self.tls.get_or_insert_default().ca = None;
-        self
-    }
-
-    /// TLS, with this name in the servers' certificates instead of the host's own: for servers that are reached by an address, or through a tunnel.
-    #[cfg(feature = "tls")]
-    pub fn server_name(mut self, name: impl Into<String>) -> Self {
-        self.tls.get_or_insert_default().server_name = Some(name.into());
-        self
-    }
-
-    /// TLS with a certificate of our own (PEM), for servers that ask for one.
-    #[cfg(feature = "tls")]
-    pub fn identity(mut self, cert_pem: impl Into<String>, key_pem: impl Into<String>) -> Self {
-        self.tls.get_or_insert_default().identity = Some((cert_pem.into(), key_pem.into()));
-        self
-    }
-
     /// Opens a session.
     ///
     /// # Errors
@@ -204,7 +164,8 @@ impl Config {
     /// [`TimedOut`](dlock_core::ErrorKind::TimedOut) when nobody answers, and
     /// [`Denied`](dlock_core::ErrorKind::Denied) when the server does not accept the credentials.
     pub async fn connect(self) -> Result<ZkBackend> {
-        self.check()?;
+        dlock_core::backend::need_runtime("zk")?;
+        self.check().map_err(|error| Self::URL.explain(error))?;
         ZkBackend::connect(self).await
     }
 
@@ -214,18 +175,9 @@ impl Config {
                 "no host is given: write it like zk://host:2181, several with commas",
             ));
         }
-        let ms = Duration::from_millis;
-        let minute = Duration::from_secs(60);
-        for (what, value, low, high) in [
-            ("session", self.session, ms(100), 24 * 60 * minute),
-            ("connect_timeout", self.connect_timeout, ms(1), minute),
-        ] {
-            if !(low..=high).contains(&value) {
-                return Err(Error::invalid(format!(
-                    "{what} is {value:?}: it must be from {low:?} to {high:?}"
-                )));
-            }
-        }
+        let day = Duration::from_secs(24 * 3600);
+        within("session", self.session, Duration::from_millis(100)..=day)?;
+        within("connect_timeout", self.connect_timeout, TIMEOUTS)?;
         if !self.chroot.is_empty() && !is_path(&self.chroot) {
             return Err(Error::invalid(format!(
                 "the chroot {:?} is not a path that ZooKeeper takes: write it like /shop/locks",
@@ -239,7 +191,7 @@ impl Config {
                 self.folder
             )));
         }
-        if self.credentials.is_none()
+        if !self.login.is_some()
             && matches!(
                 self.access,
                 Some(Access::Creator | Access::CreatorAndReaders)
@@ -249,28 +201,8 @@ impl Config {
                 "the access is the creator's, but there is no user: give user:password, or access=open",
             ));
         }
-        if self.scheme == Scheme::Sasl && self.credentials.is_none() {
-            return Err(Error::invalid(
-                "SASL is asked for, but there is no user: give user:password",
-            ));
-        }
-        if let Some((_, password)) = &self.credentials {
-            password.read().map_err(Error::invalid)?;
-        }
-        if let Some((user, _)) = &self.credentials
-            && self.scheme == Scheme::Digest
-            && user.contains(':')
-        {
-            return Err(Error::invalid(
-                "the user has a colon, which digest authentication cannot send",
-            ));
-        }
-        match &self.tls {
-            Some(_) if cfg!(not(feature = "tls")) => Err(Error::invalid(
-                "TLS is asked for, but dlock-zk was built without the feature \"tls\": enable it",
-            )),
-            _ => Ok(()),
-        }
+        self.check_login()?;
+        self.tls.as_ref().map_or(Ok(()), |tls| tls.check(TLS))
     }
 
     /// As ZooKeeper's clients want it: `h1:2181,h2:2181/chroot`.
@@ -299,10 +231,10 @@ impl Config {
 
     /// Whom [`access`](Config::access) lets in; `None`: nobody but those of [`allow`](Config::allow).
     pub(crate) fn effective_access(&self) -> Option<Access> {
-        match (self.access, &self.credentials) {
-            (Some(access), _) => Some(access),
-            (None, Some(_)) => Some(Access::Creator),
-            (None, None) => self.grants.is_empty().then_some(Access::Open),
+        match self.access {
+            Some(access) => Some(access),
+            None if self.login.is_some() => Some(Access::Creator),
+            None => self.grants.is_empty().then_some(Access::Open),
         }
     }
 
@@ -310,12 +242,8 @@ impl Config {
         &self.grants
     }
 
-    pub(crate) fn login(&self) -> Option<Login> {
-        let (user, password) = self.credentials.clone()?;
-        Some(match self.scheme {
-            Scheme::Digest => Login::Digest { user, password },
-            Scheme::Sasl => Login::Sasl { user, password },
-        })
+    pub(crate) fn style_of_names(&self) -> Style {
+        self.style
     }
 
     pub(crate) fn session_time(&self) -> Duration {
@@ -341,12 +269,14 @@ impl Config {
     }
 }
 
+kit::network_settings!(Config);
+
 /// Without the password and keys.
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("store", &self.identity_text())
-            .field("user", &self.credentials.as_ref().map(|(user, _)| user))
+            .field("login", &self.login)
             .field("session", &self.session)
             .field("connect_timeout", &self.connect_timeout)
             .field("access", &self.effective_access())

@@ -5,14 +5,32 @@ use dlock_core::{Error, ErrorKind, FencingToken, Guard, HeldNow, Result};
 
 use crate::ZkBackend;
 
-/// The number of the transaction that created the hold's node. It grows with every change of the whole ensemble, across restarts
-/// and leaders, and the order of the nodes of a lock is the order of their creation (C11).
-pub(crate) fn token(czxid: i64) -> FencingToken {
-    FencingToken::new(czxid.unsigned_abs())
+/// How many tokens a hold has.
+pub(crate) const TURNS: u32 = 64;
+
+/// The first token of the hold whose node was created by this transaction. Transactions are numbered for the whole ensemble, across
+/// restarts and leaders, and the order of the nodes of a lock is the order of their creation (C11). A hold has [`TURNS`] tokens in a row, one for each task of the
+/// client to which it is passed on (C21): from `czxid * TURNS` to just below those of the next transaction.
+///
+/// The number is the leader's epoch in the upper half, and a counter in the lower half. So tokens stay below 2^53 for 32,767 elections, and
+/// fit a signed 64-bit column for 33 million. Beyond that there is none, and the hold is refused: a token that does not increase would be worse.
+pub(crate) fn token(czxid: i64) -> Option<FencingToken> {
+    let first = czxid.checked_mul(i64::from(TURNS))?;
+    // The last one must fit too.
+    first.checked_add(i64::from(TURNS) - 1)?;
+    u64::try_from(first).ok().map(FencingToken::new)
 }
 
-pub(crate) fn with_token(lease: Lease, czxid: i64) -> Lease {
-    lease.with_token(token(czxid).get())
+pub(crate) fn with_token(lease: Lease, czxid: i64) -> Result<Lease> {
+    match token(czxid) {
+        Some(token) => Ok(lease.with_token(token.get())),
+        // Its node is there, so that whoever asked has to undo it.
+        None => Err(Error::new(
+            ErrorKind::Store,
+            format!("the ensemble is at transaction {czxid:#x}, for which there are no tokens any more: move to a new one"),
+        )
+        .with_held(HeldNow::Unknown)),
+    }
 }
 
 /// One change of a [`Fenced`] transaction. Paths are absolute at the server.
@@ -76,12 +94,15 @@ impl ZkBackend {
 
     /// The absolute path of the node with which `guard` holds its lock, for a `check` in a `multi` of a client of your own.
     ///
-    /// The node exists exactly as long as the hold does, and its name is never used again; so check it with version -1.
+    /// The node exists exactly as long as the hold does, and its name is never used again; so check it with version -1. A hold that was asked
+    /// for its node is not passed on to another task of the client: its release goes to ZooKeeper.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Lost`] when the node is gone, and what befalls the trip.
     pub async fn lock_node(&self, guard: &Guard) -> Result<String> {
+        // The node does not tell whose turn it is.
+        guard.not_passed_on();
         let node = self.node_of(&guard.name(), &guard.owner_id()).await?;
         let node = node.ok_or_else(|| lost().with_name(&guard.name()))?;
         Ok(format!("{}{node}", self.chroot))
@@ -157,4 +178,38 @@ fn conflict() -> Error {
         ErrorKind::Conflict,
         "a node of the transaction is not as required (missing, there already, another version, not empty): nothing was changed",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_of_a_hold_lie_below_those_of_the_next_transaction() {
+        let first = |czxid| token(czxid).expect("a token").get();
+        // Within an epoch, to the next one, and in the last that JSON and JavaScript can bear.
+        for (czxid, next) in [
+            (1, 2),
+            (0x1_0000_0005, 0x1_0000_0006),
+            (0x1_ffff_ffff, 0x2_0000_0001),
+            (0x7ffe_ffff_ffff, 0x7fff_0000_0001),
+        ] {
+            let last = first(czxid) + u64::from(TURNS) - 1;
+            assert!(last < first(next));
+            assert!(last < 1 << 53);
+            // Those of the versions before were the number itself.
+            assert!(first(czxid) > czxid.cast_unsigned());
+        }
+    }
+
+    #[test]
+    fn tokens_that_would_not_fit_are_refused() {
+        let last = (1_i64 << 57) - 1;
+        let first = token(last).expect("the last that fits").get();
+        assert_eq!(first + u64::from(TURNS) - 1, i64::MAX.cast_unsigned());
+        // The epoch is in the upper half: 2^25 elections.
+        assert_eq!(last >> 32, (1 << 25) - 1);
+        assert_eq!(token(last + 1), None);
+        assert_eq!(token(-1), None);
+    }
 }

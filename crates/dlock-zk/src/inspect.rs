@@ -2,8 +2,9 @@
 
 use std::time::SystemTime;
 
-use dlock_core::{HolderInfo, LockInfo, Mode, Name, Result, WaiterInfo};
+use dlock_core::{Error, HolderInfo, LockInfo, Mode, Name, Operation, Result, WaiterInfo};
 use futures::{StreamExt, TryStreamExt, stream};
+use uuid::Uuid;
 
 use crate::ZkBackend;
 use crate::acquire::gone;
@@ -39,6 +40,37 @@ impl ZkBackend {
         session.sync().await?;
         let entries = self.entries(&session, name).await?;
         Ok(info(name, entries))
+    }
+
+    /// How many hold a lock or wait for it, by one small answer however long the queue is; [`inspect`](dlock_core::Locks::inspect) reads all of it.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), dlock_core::Error> {
+    /// let backend = dlock_zk::Config::from_url("zk://localhost")?.connect().await?;
+    /// let waiting = backend.queue_length(&dlock_core::Name::new("stock:42")?).await?;
+    /// println!("{waiting} hold or want it");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What befalls the trip.
+    pub async fn queue_length(&self, name: &Name) -> Result<u64> {
+        let asked = async {
+            let session = self.link.session().await?;
+            session.up().await?;
+            let (synced, stat) = (session.sync(), session.stat(&self.lock_path(name)));
+            synced.await?;
+            Ok::<_, Error>(stat.await?)
+        };
+        let stat = asked.await.map_err(|error: Error| {
+            error
+                .with_backend("zk")
+                .with_operation(Operation::Inspect)
+                .with_name(name)
+        })?;
+        Ok(stat.map_or(0, |stat| u64::try_from(stat.children).unwrap_or_default()))
     }
 
     pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
@@ -160,6 +192,18 @@ impl ZkBackend {
         Ok(entries)
     }
 
+    /// The attempts of those who wait; `None` for a program that is not ours.
+    pub(crate) async fn waiters(
+        &self,
+        session: &Session,
+        name: &Name,
+    ) -> Result<Vec<Option<Uuid>>> {
+        let entries = self.entries(session, name).await?;
+        let count = holding(&modes(&entries));
+        let attempts = entries.iter().map(|entry| entry.place.attempt);
+        Ok(attempts.skip(count).collect())
+    }
+
     /// The path of the node with which an owner holds, below the chroot.
     pub(crate) async fn node_of(&self, name: &Name, owner: &str) -> Result<Option<String>> {
         let session = self.link.session().await?;
@@ -193,7 +237,7 @@ fn info(name: &Name, entries: Vec<Entry>) -> LockInfo {
             holder.label = entry.label;
             // It has stood in the queue since then; the server does not note when it came to the front.
             holder.since = entry.created;
-            holder.token = Some(crate::fence::token(entry.czxid));
+            holder.token = crate::fence::token(entry.czxid);
             info.holders.push(holder);
         } else {
             let mut waiter = WaiterInfo::new(owner, entry.mode);

@@ -127,7 +127,7 @@ mod tests {
             .map(|(mode, sequence)| {
                 let node = format!(
                     "{}{sequence:010}",
-                    node_prefix(AttemptId::new(), *mode, false)
+                    node_prefix(crate::Style::Mutex, AttemptId::new(), *mode, false)
                 );
                 Place::parse(&node).expect("our own form")
             })
@@ -209,7 +209,7 @@ mod tests {
         let passing = |places: &[(Mode, bool)]| {
             let mut all = Vec::new();
             for (sequence, (mode, tries)) in places.iter().enumerate() {
-                let prefix = node_prefix(AttemptId::new(), *mode, *tries);
+                let prefix = node_prefix(crate::Style::Mutex, AttemptId::new(), *mode, *tries);
                 all.push(Place::parse(&format!("{prefix}{sequence:010}")).expect("our own form"));
             }
             match verdict_behind(SHARED, &all) {

@@ -13,7 +13,7 @@ use crate::ZkBackend;
 use crate::acquire::{Queued, Telling, may_share, removed};
 use crate::connect::{Seen, Watch, in_order};
 use crate::error::{Fault, disconnected};
-use crate::queue::{Obstacle, State, Verdict, node_data, read_data};
+use crate::queue::{Obstacle, State, Verdict, node_data, read_data, verdict};
 
 /// A waiter looks at its place and the one before it about this often without being woken. Watches are reliable; this is for what
 /// nobody thought of.
@@ -31,7 +31,7 @@ enum Woken {
 
 impl ZkBackend {
     pub(crate) async fn acquire(&self, request: &Request) -> Result<Attempt> {
-        let mut queued = trip(request, self.enter(request, false)).await?;
+        let mut queued = self.take_place(request).await?;
         loop {
             let woken = match queued.verdict.clone() {
                 Verdict::Held => break,
@@ -54,7 +54,18 @@ impl ZkBackend {
             queued.confirm(request).await?;
         }
         queued.tell_successor(request);
-        Ok(queued.held(request))
+        queued.held(request)
+    }
+
+    /// Takes a place in the queue, in one trip, when it is this one's turn to ask.
+    async fn take_place(&self, request: &Request) -> Result<Queued> {
+        let limit = request.trip_timeout();
+        let Some(admitted) = self.crowd.admit(request, limit).await else {
+            return Err(silent(limit));
+        };
+        let queued = trip(request, self.enter(request, false)).await?;
+        admitted.was_answered();
+        Ok(queued)
     }
 }
 
@@ -123,7 +134,7 @@ impl Queued {
         });
         match watched.await? {
             Ok((places, watch)) => {
-                self.judge(&places)?;
+                self.judge(verdict(&self.mine, &places))?;
                 if self.verdict != Verdict::AnyChange {
                     return Ok(Woken::Look);
                 }
@@ -308,11 +319,15 @@ async fn trip<T>(request: &Request, trip: impl Future<Output = Result<T>>) -> Re
     tokio::select! {
         biased;
         answer = trip => answer,
-        () = request.clock().sleep_until(request.now() + limit) => Err(Error::new(
-            ErrorKind::TimedOut,
-            format!("no answer within {limit:?}: is ZooKeeper alive and reachable?"),
-        )),
+        () = request.clock().sleep_until(request.now() + limit) => Err(silent(limit)),
     }
+}
+
+fn silent(limit: Duration) -> Error {
+    Error::new(
+        ErrorKind::TimedOut,
+        format!("no answer within {limit:?}: is ZooKeeper alive and reachable?"),
+    )
 }
 
 /// What an attempt with a place asks, as long as the place can be there.

@@ -9,7 +9,7 @@ use dlock_core::{
 
 use super::room::Room;
 
-/// A lock that is held, as [`dlock::Guard`](crate::Guard): renewed in the background, given back by [`release`](Guard::release) or by
+/// A lock that is held, as [`dlocks::Guard`](crate::Guard): renewed in the background, given back by [`release`](Guard::release) or by
 /// dropping it, which never blocks.
 ///
 /// Nothing stops a thread when its hold is lost. Work that takes long asks [`ensure_held`](Guard::ensure_held) between its steps, and
@@ -41,7 +41,7 @@ impl Guard {
         self.inner.mode()
     }
 
-    /// The fencing token, as [`dlock::Guard::token`](crate::Guard::token).
+    /// The fencing token, as [`dlocks::Guard::token`](crate::Guard::token).
     pub fn token(&self) -> Option<FencingToken> {
         self.inner.token()
     }
@@ -75,7 +75,7 @@ impl Guard {
         self.inner.ensure_held()
     }
 
-    /// Renews the lease now, as [`dlock::Guard::renew_now`](crate::Guard::renew_now): before a step that may take long.
+    /// Renews the lease now, as [`dlocks::Guard::renew_now`](crate::Guard::renew_now): before a step that may take long.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl Guard {
         })
     }
 
-    /// Gives the lock back and tells what became of it, as [`dlock::Guard::release`](crate::Guard::release).
+    /// Gives the lock back and tells what became of it, as [`dlocks::Guard::release`](crate::Guard::release).
     ///
     /// # Errors
     ///
@@ -126,7 +126,7 @@ impl Guard {
         }
     }
 
-    /// Turns a writer's hold into a reader's, as [`dlock::Guard::downgrade`](crate::Guard::downgrade).
+    /// Turns a writer's hold into a reader's, as [`dlocks::Guard::downgrade`](crate::Guard::downgrade).
     ///
     /// # Errors
     ///

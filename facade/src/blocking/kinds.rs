@@ -65,18 +65,18 @@ macro_rules! kind {
 
 kind!(
     Mutex,
-    "A lock for one holder at a time, as [`dlock::Mutex`](crate::Mutex). Not reentrant by itself, not even in one thread: give an \
+    "A lock for one holder at a time, as [`dlocks::Mutex`](crate::Mutex). Not reentrant by itself, not even in one thread: give an \
      [`Owner`](crate::Owner) for that."
 );
 kind!(
     RwLock,
-    "A lock for many readers or one writer, as [`dlock::RwLock`](crate::RwLock)."
+    "A lock for many readers or one writer, as [`dlocks::RwLock`](crate::RwLock)."
 );
 kind!(
     Semaphore,
-    "A lock for at most `limit` holders at a time, as [`dlock::Semaphore`](crate::Semaphore)."
+    "A lock for at most `limit` holders at a time, as [`dlocks::Semaphore`](crate::Semaphore)."
 );
 kind!(
     MultiLock,
-    "Several locks as one: all or nothing, as [`dlock::MultiLock`](crate::MultiLock)."
+    "Several locks as one: all or nothing, as [`dlocks::MultiLock`](crate::MultiLock)."
 );

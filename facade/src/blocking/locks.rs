@@ -7,7 +7,7 @@ use dlock_core::{Capabilities, Capability, LockInfo, Result, Settings, Stats};
 use super::room::Room;
 use super::{MultiLock, Mutex, RwLock, Semaphore};
 
-/// Connects to a store by its URL, with the default [`Settings`], as [`dlock::connect`](crate::connect).
+/// Connects to a store by its URL, with the default [`Settings`], as [`dlocks::connect`](crate::connect).
 ///
 /// # Errors
 ///
@@ -16,7 +16,7 @@ pub fn connect(url: &str) -> Result<Locks> {
     builder(url).connect()
 }
 
-/// Connects with settings and requirements of your own, as [`dlock::builder`](crate::builder).
+/// Connects with settings and requirements of your own, as [`dlocks::builder`](crate::builder).
 pub fn builder(url: impl Into<String>) -> Builder {
     Builder(crate::builder(url))
 }
@@ -26,10 +26,10 @@ pub fn builder(url: impl Into<String>) -> Builder {
 ///
 /// ```
 /// # #[cfg(feature = "memory")]
-/// # fn main() -> Result<(), dlock::Error> {
-/// let locks = dlock::blocking::open(async {
+/// # fn main() -> Result<(), dlocks::Error> {
+/// let locks = dlocks::blocking::open(async {
 ///     // Connect here: what a client starts belongs to the runtime that it was made in.
-///     dlock::Locks::new(dlock::memory::MemoryBackend::new())
+///     dlocks::Locks::new(dlocks::memory::MemoryBackend::new())
 /// })?;
 /// # let _ = locks;
 /// # Ok(())
@@ -72,7 +72,7 @@ impl Builder {
     }
 }
 
-/// A client of one store, as [`dlock::Locks`](crate::Locks), with a thread of its own.
+/// A client of one store, as [`dlocks::Locks`](crate::Locks), with a thread of its own.
 ///
 /// Cheap to clone; clones and everything made from them share the thread. It ends when the last of them is dropped, after giving back
 /// what was still to be given back.
@@ -87,7 +87,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// As for [`dlock::Locks::with`](crate::Locks::with).
+    /// As for [`dlocks::Locks::with`](crate::Locks::with).
     pub fn with(&self, settings: Settings) -> Result<Self> {
         Ok(Self {
             inner: self.inner.with(settings)?,
@@ -108,7 +108,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// As for [`dlock::Locks::mutex`](crate::Locks::mutex).
+    /// As for [`dlocks::Locks::mutex`](crate::Locks::mutex).
     pub fn mutex(&self, name: impl AsRef<str>) -> Result<Mutex> {
         let inner = self.inner.mutex(name)?;
         Ok(Mutex::new(inner, self.backend(), self.room.clone()))
@@ -118,7 +118,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// As for [`dlock::Locks::rw_lock`](crate::Locks::rw_lock).
+    /// As for [`dlocks::Locks::rw_lock`](crate::Locks::rw_lock).
     pub fn rw_lock(&self, name: impl AsRef<str>) -> Result<RwLock> {
         let inner = self.inner.rw_lock(name)?;
         Ok(RwLock::new(inner, self.backend(), self.room.clone()))
@@ -128,7 +128,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// As for [`dlock::Locks::semaphore`](crate::Locks::semaphore).
+    /// As for [`dlocks::Locks::semaphore`](crate::Locks::semaphore).
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Result<Semaphore> {
         let inner = self.inner.semaphore(name, limit)?;
         Ok(Semaphore::new(inner, self.backend(), self.room.clone()))
@@ -138,7 +138,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// As for [`dlock::Locks::multi`](crate::Locks::multi).
+    /// As for [`dlocks::Locks::multi`](crate::Locks::multi).
     pub fn multi<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Result<MultiLock> {
         let inner = self.inner.multi(names)?;
         Ok(MultiLock::new(inner, self.backend(), self.room.clone()))
@@ -148,7 +148,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// As for [`dlock::Locks::inspect`](crate::Locks::inspect).
+    /// As for [`dlocks::Locks::inspect`](crate::Locks::inspect).
     pub fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
         let (inner, name) = (self.inner.clone(), name.as_ref().to_owned());
         self.room.call(async move { inner.inspect(name).await })
@@ -158,13 +158,13 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// As for [`dlock::Locks::list`](crate::Locks::list).
+    /// As for [`dlocks::Locks::list`](crate::Locks::list).
     pub fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>> {
         let (inner, prefix) = (self.inner.clone(), prefix.as_ref().to_owned());
         self.room.call(async move { inner.list(prefix).await })
     }
 
-    /// Frees a lock by force, as [`dlock::Locks::break_lock`](crate::Locks::break_lock).
+    /// Frees a lock by force, as [`dlocks::Locks::break_lock`](crate::Locks::break_lock).
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ impl Locks {
         self.inner.lease()
     }
 
-    /// Ends this client for all its clones, as [`dlock::Locks::close`](crate::Locks::close): a program's last act.
+    /// Ends this client for all its clones, as [`dlocks::Locks::close`](crate::Locks::close): a program's last act.
     ///
     /// # Errors
     ///

@@ -2,8 +2,8 @@
 //!
 //! ```
 //! # #[cfg(feature = "memory")]
-//! # fn main() -> Result<(), dlock::Error> {
-//! let locks = dlock::blocking::connect("memory:")?;
+//! # fn main() -> Result<(), dlocks::Error> {
+//! let locks = dlocks::blocking::connect("memory:")?;
 //! let stock = locks.mutex("stock:42")?; // cheap; nothing is sent
 //!
 //! let sold = stock.run(|guard| format!("sold one with token {:?}", guard.token()))?;

@@ -79,7 +79,7 @@ async fn serve(mut inbox: UnboundedReceiver<Job>) {
 fn refuse_to_block_a_runtime() -> Result<()> {
     if Handle::try_current().is_ok() && drives_tasks() {
         return Err(Error::invalid(
-            "dlock::blocking was called in an async task, whose thread it would block: use the async API there, or move the call \
+            "dlocks::blocking was called in an async task, whose thread it would block: use the async API there, or move the call \
              into tokio::task::spawn_blocking",
         ));
     }

@@ -8,17 +8,18 @@ use dlock_core::{Locks, Order, Settings};
 use dlock_redis::{Config, Style};
 use integration_tests::RedisServer;
 
-use crate::{calls, connection, locks, percentile};
+use crate::{ROUNDS, calls, calls_inside, connection, locks, percentile};
 
 const WORKERS: u64 = 50;
 /// Short rounds by turns, so that a moment at which the machine stands still is seen as what it is.
-const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_secs(1);
 
 /// What one round of a crowd came to.
 struct Round {
     hand_offs_per_second: f64,
     requests_each: f64,
+    /// Commands that the scripts called.
+    inside_each: f64,
     mean: Duration,
     /// The longest single wait, and the mean of the worker that waited longest, as parts of the mean.
     longest: f64,
@@ -52,6 +53,7 @@ impl Count {
         Round {
             hand_offs_per_second: handed / time.as_secs_f64(),
             requests_each: calls(server, "evalsha").await / handed,
+            inside_each: calls_inside(server).await / handed,
             mean: Duration::from_nanos((mean * 1e3) as u64),
             longest: all.iter().max().copied().unwrap_or(0) as f64 / mean,
             slowest: slowest / mean,
@@ -95,10 +97,11 @@ pub(crate) async fn crowd(server: &RedisServer) {
         let (longest, shortest, worst) = of(|round| round.longest);
         println!(
             "{what:<58}{rate:>8.0} hand-offs/s ({least:.0} to {most:.0})  longest wait {longest:.2}x mean ({shortest:.2} to {worst:.2}), \
-             mean {:.1} ms, of the slowest worker {:.2}x  {:.2} requests each",
+             mean {:.1} ms, of the slowest worker {:.2}x  {:.2} requests and {:.1} commands inside them each",
             of(|round| round.mean.as_secs_f64() * 1e3).0,
             of(|round| round.slowest).0,
             of(|round| round.requests_each).0,
+            of(|round| round.inside_each).0,
         );
     }
     println!(

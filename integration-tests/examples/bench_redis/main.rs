@@ -1,6 +1,7 @@
 //! What a Redis lock costs, as ratios against raw commands through the same client in the same run.
 //!
-//! `cargo run --release -p integration-tests --example bench_redis`
+//! `cargo run --release -p integration-tests --example bench_redis`, with `cycle`, `names`, `requests`, `hand-offs`, `crowd` or `thousand` behind
+//! it for a part.
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -23,6 +24,9 @@ use redis::{AsyncConnectionConfig, IntoConnectionInfo, ProtocolVersion, PushInfo
 
 const COMPARE_AND_DELETE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 
+/// Each figure stands beside its baseline in so many rounds, by turns.
+const ROUNDS: usize = 5;
+
 #[tokio::main]
 async fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -37,13 +41,27 @@ async fn main() {
         "{:<58}{:>12}{:>12}{:>8}  wanted",
         "", "dlock", "raw", "ratio"
     );
-    free::cycle(&url).await;
-    free::throughput(&server).await;
-    free::requests(&server).await;
-    hand_off::hand_off(&server).await;
-    crowd::crowd(&server).await;
-    crowd::crowd_of_rslock(&server).await;
-    crowd::thousand(&server).await;
+    // All of it, or the parts that are named.
+    let wanted = |part: &str| args.len() < 2 || args[1..].iter().any(|arg| arg == part);
+    if wanted("cycle") {
+        free::cycle(&url).await;
+    }
+    if wanted("names") {
+        free::throughput(&server).await;
+    }
+    if wanted("requests") {
+        free::requests(&server).await;
+    }
+    if wanted("hand-offs") {
+        hand_off::hand_off(&server).await;
+    }
+    if wanted("crowd") {
+        crowd::crowd(&server).await;
+        crowd::crowd_of_rslock(&server).await;
+    }
+    if wanted("thousand") {
+        crowd::thousand(&server).await;
+    }
 }
 
 fn report(what: &str, ours: f64, raw: f64, unit: &str, ratio: f64, wanted: &str) {
@@ -51,6 +69,36 @@ fn report(what: &str, ours: f64, raw: f64, unit: &str, ratio: f64, wanted: &str)
         "{what:<58}{:>12}{:>12}{ratio:>8.2}  {wanted}",
         format!("{ours:.0} {unit}"),
         format!("{raw:.0} {unit}")
+    );
+}
+
+/// What a round measured: of ours, and of what it is compared to.
+struct Pair {
+    ours: f64,
+    theirs: f64,
+}
+
+/// Reports the medians over the rounds, and the ratios of the rounds with their spread.
+fn compare(what: &str, rounds: &[Pair], unit: &str, wanted: &str) {
+    let sorted = |which: fn(&Pair) -> f64| {
+        let mut all: Vec<f64> = rounds.iter().map(which).collect();
+        all.sort_by(f64::total_cmp);
+        all
+    };
+    let middle = |all: &[f64]| all[all.len() / 2];
+    let ratios = sorted(|pair| pair.ours / pair.theirs);
+    report(
+        what,
+        middle(&sorted(|pair| pair.ours)),
+        middle(&sorted(|pair| pair.theirs)),
+        unit,
+        middle(&ratios),
+        &format!(
+            "{wanted:<8} {:.2} to {:.2} in {} rounds",
+            ratios[0],
+            ratios[ratios.len() - 1],
+            ratios.len()
+        ),
     );
 }
 
@@ -132,6 +180,12 @@ impl Raw {
         assert_eq!(freed, 1);
     }
 
+    async fn publish(&mut self, number: u64) {
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg("bench").arg(number);
+        let _: i64 = publish.query_async(&mut self.connection).await.unwrap();
+    }
+
     async fn script(&mut self) {
         let _: i64 = redis::cmd("EVALSHA")
             .arg(&self.hash)
@@ -142,6 +196,36 @@ impl Raw {
             .await
             .unwrap();
     }
+}
+
+/// How many commands scripts have called, by the names of those that they use.
+async fn calls_inside(server: &RedisServer) -> f64 {
+    let mut sum = 0.0;
+    for command in [
+        "get",
+        "set",
+        "exists",
+        "time",
+        "pttl",
+        "pexpire",
+        "zadd",
+        "zrem",
+        "zcard",
+        "zcount",
+        "zscore",
+        "zrange",
+        "zpopmin",
+        "hset",
+        "hget",
+        "hdel",
+        "pubsub|numsub",
+        "publish",
+        "rpush",
+        "lpop",
+    ] {
+        sum += calls(server, command).await;
+    }
+    sum
 }
 
 async fn calls(server: &RedisServer, command: &str) -> f64 {

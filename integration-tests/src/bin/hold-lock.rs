@@ -7,8 +7,8 @@
 
 use std::process::ExitCode;
 
-use dlock::backend::parse_duration;
-use dlock::{Error, Guard, Locks, Settings};
+use dlocks::backend::parse_duration;
+use dlocks::{Error, Guard, Locks, Settings};
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 
 #[tokio::main]
@@ -33,7 +33,7 @@ async fn hold() -> Result<(), Error> {
     if let Ok(lease) = word("LEASE") {
         settings = settings.lease(parse_duration(&lease)?);
     }
-    let locks = dlock::builder(url).settings(settings).connect().await?;
+    let locks = dlocks::builder(url).settings(settings).connect().await?;
     let mut commands = BufReader::new(stdin()).lines();
     println!("asking");
     let guard = tokio::select! {

@@ -72,6 +72,8 @@ pub struct Shape {
     pub plain: bool,
     /// See [`Job::eager`].
     pub eager: bool,
+    /// See [`Job::linger`].
+    pub linger: u64,
     /// See [`Job::plant`].
     pub plant: Option<super::Plant>,
     /// The dice.
@@ -92,6 +94,7 @@ impl Shape {
             hold: 120,
             plain: false,
             eager: false,
+            linger: 0,
             plant: None,
             seed,
             env: Vec::new(),
@@ -130,6 +133,7 @@ impl Crew {
                 hold: shape.hold,
                 plain: shape.plain,
                 eager: shape.eager,
+                linger: shape.linger,
                 plant: shape.plant,
             };
             let worker = Worker::start(program, &job, proxies, &shape.env, folder)?;
@@ -374,7 +378,12 @@ async fn follow(
                 board.holds.push(lock.to_owned());
                 board.got.insert(lock.to_owned(), now());
             }
-            Some(("end", lock)) => board.holds.retain(|name| name != lock),
+            Some(("end", lock)) => {
+                // Once: another task of it may have got the same lock from this one.
+                if let Some(at) = board.holds.iter().position(|name| name == lock) {
+                    board.holds.swap_remove(at);
+                }
+            }
             Some(("checked", _)) => board.checked = true,
             _ => board.said.push(line),
         }

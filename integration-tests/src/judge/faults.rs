@@ -7,7 +7,7 @@ use tokio::time::{sleep, timeout};
 
 use super::crew::{Crew, Worker};
 use super::store::{Servers, Site, Store};
-use crate::{Clock, Direction, Error, RedisServer, Result};
+use crate::{Clock, Direction, Error, PostgresServer, RedisServer, Result};
 
 /// Which fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -365,6 +365,23 @@ impl Fault {
                 sleep(long).await;
                 server.sql("SET GLOBAL read_only = 0").await?;
             }
+            (Self::WritesRefused, Servers::Postgres(servers)) => {
+                for (value, time) in [("on", long), ("off", Duration::ZERO)] {
+                    refuse_writes(&servers[0], value).await?;
+                    sleep(time).await;
+                }
+            }
+            (Self::SwitchOver, Servers::Postgres(servers)) => {
+                // The old one lives, keeps its connections, and takes no writes any more. Then nothing waits for the standby.
+                refuse_writes(&servers[0], "on").await?;
+                servers[1].promote().await?;
+                sleep(long).await;
+            }
+            (Self::FailOver, Servers::Postgres(servers)) => {
+                servers[0].kill();
+                servers[1].promote().await?;
+                sleep(long).await;
+            }
             (Self::OutOfMemory | Self::Eviction, Servers::Redis(nodes)) => {
                 let policy = match self {
                     Self::Eviction => "allkeys-random",
@@ -477,6 +494,13 @@ async fn configure(nodes: &[RedisServer], words: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// As an administrator does before a switch-over.
+async fn refuse_writes(server: &PostgresServer, value: &str) -> Result<()> {
+    let set = format!("ALTER SYSTEM SET default_transaction_read_only = {value}");
+    server.sql(&set).await?;
+    server.sql("SELECT pg_reload_conf()").await.map(drop)
+}
+
 /// What is done to servers, whatever they are.
 impl Site {
     fn freeze(&self, count: usize) {
@@ -485,6 +509,7 @@ impl Site {
             Servers::Sentinel(group) => group.nodes().iter().for_each(|node| node.freeze()),
             Servers::Cluster(cluster) => cluster.nodes().iter().for_each(|node| node.freeze()),
             Servers::MySql(server) => server.freeze(),
+            Servers::Postgres(servers) => servers.iter().for_each(|one| one.freeze_all()),
             Servers::Etcd(server) => server.freeze(),
             Servers::EtcdCluster(group) => {
                 group
@@ -511,6 +536,7 @@ impl Site {
             Servers::Sentinel(group) => group.nodes().iter().for_each(|node| node.thaw()),
             Servers::Cluster(cluster) => cluster.nodes().iter().for_each(|node| node.thaw()),
             Servers::MySql(server) => server.thaw(),
+            Servers::Postgres(servers) => servers.iter().for_each(|one| one.thaw_all()),
             Servers::Etcd(server) => server.thaw(),
             Servers::EtcdCluster(group) => group.members().iter().for_each(|one| one.thaw()),
             Servers::Zk(server) => server.thaw(),
@@ -534,6 +560,14 @@ impl Site {
                 server.kill();
                 sleep(pause).await;
                 server.restart().await?;
+            }
+            Servers::Postgres(servers) => {
+                servers[0].kill();
+                // The processes that serve clients end a moment after it; until then a new server finds their memory in use, and ends.
+                crate::until("it is back", Duration::from_secs(30), || {
+                    servers[0].restart()
+                })
+                .await?;
             }
             Servers::Etcd(server) => {
                 server.kill();
@@ -575,6 +609,10 @@ impl Site {
                     // One that has gone meanwhile is no matter.
                     let _ = server.sql(&format!("KILL {id}")).await;
                 }
+            }
+            Servers::Postgres(servers) => {
+                let all = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dlock'";
+                servers[0].sql(all).await?;
             }
             _ => return Err(not_for(Fault::ConnectionsKilled, self.store)),
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dlock::backend::{Attempt, Backend, Lease, Renewal, Request};
-use dlock::{Capabilities, Clock, LockInfo, Locks, Name, Released, Result, Settings, SystemClock};
+use dlocks::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlocks::{Capabilities, Clock, LockInfo, Locks, Name, Released, Result, Settings, SystemClock};
 use serde::{Deserialize, Serialize};
 
 /// Which mistake.
@@ -32,7 +32,7 @@ impl Liar {
     pub(crate) async fn locks(url: &str, plant: Plant, settings: Settings) -> Result<Locks> {
         // The lease is in the settings: it is a word of the facade.
         let url = url.replace("&lease=2000ms", "");
-        let inner = dlock::open(&url).await?;
+        let inner = dlocks::open(&url).await?;
         let liar: Arc<dyn Backend> = Arc::new(Self { inner, plant });
         Locks::builder(liar).settings(settings).build()
     }

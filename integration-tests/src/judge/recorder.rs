@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 
-use dlock::{Clock, SystemClock};
 use dlock_judge::{Line, Op, Phase};
+use dlocks::{Clock, SystemClock};
 
 use crate::Result;
 use crate::error::Doing;

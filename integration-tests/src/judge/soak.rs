@@ -13,6 +13,9 @@ use super::scenario::{Outcome, Scenario};
 use super::store::{Site, Store};
 use super::table::{self, Seen};
 
+/// For how long a lock lingers where it is passed on: longer than the pauses of the workers, shorter than a lease.
+pub const PASSED_ON: Duration = Duration::from_millis(500);
+
 type Failure = Box<dyn std::error::Error>;
 
 /// What is asked for on the command line.
@@ -92,6 +95,7 @@ impl Options {
             seed,
             program: std::env::current_exe()?,
             folder: self.folder.clone(),
+            passed_on: None,
             plant: None,
         })
     }
@@ -142,17 +146,28 @@ impl Run {
 /// # Errors
 /// When the servers that they share do not start.
 pub async fn every_fault(
-    store: Store,
     only: Option<Fault>,
     template: &Scenario,
     jobs: usize,
 ) -> crate::Result<Vec<Run>> {
-    let shared = Arc::new(Site::start(store, None).await?);
-    let plan = plan::of(store).into_iter();
+    let plan = plan::of(template.store).into_iter();
     let plan = plan.filter(|(fault, _)| only.is_none_or(|only| only == *fault));
-    let runs = plan.map(|(fault, expected)| {
+    these(plan.collect(), template, jobs).await
+}
+
+/// Runs these scenarios of a store, several side by side.
+///
+/// # Errors
+/// When the servers that they share do not start.
+pub async fn these(
+    plan: Vec<(Fault, Expected)>,
+    template: &Scenario,
+    jobs: usize,
+) -> crate::Result<Vec<Run>> {
+    let store = template.store;
+    let shared = Arc::new(Site::start(store, None).await?);
+    let runs = plan.into_iter().map(|(fault, expected)| {
         let scenario = Scenario {
-            store,
             faults: vec![fault],
             ..template.clone()
         };
@@ -193,7 +208,7 @@ pub async fn quick(options: &Options) -> Result<bool, Failure> {
     let stores = Store::ALL.into_iter();
     for store in stores.filter(|store| options.store.is_none_or(|only| only == *store)) {
         let template = options.scenario(store, Vec::new(), options.seed)?;
-        for run in every_fault(store, options.fault, &template, options.jobs).await? {
+        for run in every_fault(options.fault, &template, options.jobs).await? {
             let name = format!("{} × {}", store.as_str(), run.fault.as_str());
             if let Ok(outcome) = &run.outcome {
                 let took = outcome.took.as_secs_f32();
@@ -321,8 +336,16 @@ async fn one_round(options: &Options, round: u64) -> (u64, Run) {
         kills += usize::from(kill);
         !kill || kills <= 1
     });
+    // Every other round with holds that are passed on.
+    let passed_on = dice.bool().then_some(PASSED_ON);
     let outcome = match options.scenario(store, faults, seed) {
-        Ok(scenario) => scenario.run(None).await,
+        Ok(scenario) => {
+            let scenario = Scenario {
+                passed_on,
+                ..scenario
+            };
+            scenario.run(None).await
+        }
         Err(error) => Err(crate::Error::answer("this program", error.to_string())),
     };
     let run = Run {

@@ -3,17 +3,17 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use dlock::{Capability, Locks, Settings};
 use dlock_judge::Mode;
+use dlocks::{Capability, Locks, Settings};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
 use super::faults::Fault;
 use crate::{
-    Clock, Etcd, EtcdCluster, EtcdServer, FaultProxy, Flavor, Folder, MySql, MySqlServer, Redis,
-    RedisCluster, RedisServer, Result, SentinelGroup, ZooKeeper, ZooKeeperEnsemble,
-    ZooKeeperServer,
+    Clock, Etcd, EtcdCluster, EtcdServer, FaultProxy, Flavor, Folder, MySql, MySqlServer, Postgres,
+    PostgresServer, Redis, RedisCluster, RedisServer, Result, SentinelGroup, ZooKeeper,
+    ZooKeeperEnsemble, ZooKeeperServer,
 };
 
 /// Which arrangement.
@@ -29,6 +29,9 @@ pub enum Store {
     MysqlUnique,
     MysqlSession,
     MysqlAdvisory,
+    Postgres,
+    PostgresPair,
+    PostgresSession,
     Etcd,
     EtcdCluster,
     Zk,
@@ -38,7 +41,7 @@ pub enum Store {
 
 impl Store {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::Redis,
         Self::RedisSentinel,
         Self::RedisCluster,
@@ -47,6 +50,9 @@ impl Store {
         Self::MysqlUnique,
         Self::MysqlSession,
         Self::MysqlAdvisory,
+        Self::Postgres,
+        Self::PostgresPair,
+        Self::PostgresSession,
         Self::Etcd,
         Self::EtcdCluster,
         Self::Zk,
@@ -66,6 +72,9 @@ impl Store {
             Self::MysqlUnique => "mysql-unique",
             Self::MysqlSession => "mysql-session",
             Self::MysqlAdvisory => "mysql-advisory",
+            Self::Postgres => "postgres",
+            Self::PostgresPair => "postgres-pair",
+            Self::PostgresSession => "postgres-session",
             Self::Etcd => "etcd",
             Self::EtcdCluster => "etcd-cluster",
             Self::Zk => "zk",
@@ -121,6 +130,8 @@ pub(crate) enum Servers {
     Sentinel(SentinelGroup),
     Cluster(RedisCluster),
     MySql(MySqlServer),
+    /// The primary first, then perhaps its standby, for which every commit waits.
+    Postgres(Vec<PostgresServer>),
     Etcd(EtcdServer),
     EtcdCluster(EtcdCluster),
     Zk(ZooKeeperServer),
@@ -198,6 +209,24 @@ impl Site {
                 Servers::Zk(ZooKeeperServer::start_with(settings).await?)
             }
             Store::ZkEnsemble => Servers::ZkEnsemble(ZooKeeperEnsemble::start().await?),
+            Store::Postgres | Store::PostgresSession => {
+                Servers::Postgres(vec![PostgresServer::start().await?])
+            }
+            Store::PostgresPair => {
+                let primary = PostgresServer::start().await?;
+                let settings = Postgres {
+                    follows: Some(primary.port()),
+                    ..Postgres::default()
+                };
+                let standby = PostgresServer::start_with(settings).await?;
+                for sql in [
+                    "ALTER SYSTEM SET synchronous_standby_names = '*'",
+                    "SELECT pg_reload_conf()",
+                ] {
+                    primary.sql(sql).await?;
+                }
+                Servers::Postgres(vec![primary, standby])
+            }
             Store::File => {
                 folder = Some(Folder::new("judge-locks")?);
                 Servers::None
@@ -244,6 +273,15 @@ impl Site {
                 let mode = store.mysql_mode().unwrap_or("lease");
                 let url = server.url().replace("root:dlock", "app:app");
                 (format!("{url}?mode={mode}"), vec![server.addr()])
+            }
+            Servers::Postgres(servers) => {
+                let addrs: Vec<_> = servers.iter().map(PostgresServer::addr).collect();
+                let url = format!("postgres://dlock@{}/dlock", hosts(&addrs));
+                let mode = match store {
+                    Store::PostgresSession => "mode=session&session_validity=2s",
+                    _ => "waiter_lease=2s",
+                };
+                (format!("{url}?{mode}&connect_timeout=2s"), addrs)
             }
             Servers::Etcd(server) => (server.url(), vec![server.addr()]),
             Servers::EtcdCluster(group) => (group.url(), group.addrs()),
@@ -292,6 +330,11 @@ impl Site {
                     version.trim().replace("-MariaDB", "")
                 ))
             }
+            Servers::Postgres(servers) => {
+                let version = servers[0].sql("SHOW server_version").await?;
+                let number = version.split_whitespace().next().unwrap_or("?");
+                Ok(format!("PostgreSQL {number}"))
+            }
             Servers::Etcd(server) => etcd_version(server).await,
             Servers::EtcdCluster(group) => etcd_version(&group.members()[0]).await,
             Servers::Zk(server) => zk_version(server.addr()).await,
@@ -332,7 +375,7 @@ impl Site {
     ///
     /// # Errors
     /// When the store cannot be reached.
-    pub async fn client(&self) -> dlock::Result<Locks> {
+    pub async fn client(&self) -> dlocks::Result<Locks> {
         connect(&self.url, Settings::new()).await
     }
 
@@ -352,10 +395,10 @@ impl Site {
 }
 
 /// Connects. A store on a busy machine may need several tries.
-pub(crate) async fn connect(url: &str, settings: Settings) -> dlock::Result<Locks> {
+pub(crate) async fn connect(url: &str, settings: Settings) -> dlocks::Result<Locks> {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
-        let builder = dlock::builder(url).settings(settings.clone());
+        let builder = dlocks::builder(url).settings(settings.clone());
         match builder.connect().await {
             Err(error) if error.is_retryable() && Instant::now() < end => {
                 sleep(Duration::from_millis(100)).await;

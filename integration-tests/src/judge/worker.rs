@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use dlock::{Guard, Locks, Owner, Released, Settings};
 use dlock_judge::{Line, Mode, Op, Phase, Register};
+use dlocks::{Guard, Locks, Owner, Released, Settings};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, stdin};
 use tokio::sync::Notify;
@@ -42,6 +42,8 @@ pub struct Job {
     pub plain: bool,
     /// Every attempt is a try, again and again.
     pub eager: bool,
+    /// For how many milliseconds its client keeps a lock that nobody of its own waits for.
+    pub linger: u64,
     /// A mistake that the library is made to have, to see whether the judge sees it.
     pub plant: Option<Plant>,
 }
@@ -51,7 +53,7 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// What a worker knows of its hold.
 struct Seen {
-    until: Option<dlock::Moment>,
+    until: Option<dlocks::Moment>,
     /// When it was last seen to hold.
     held: u64,
 }
@@ -74,7 +76,9 @@ struct Worker {
 #[allow(clippy::print_stdout, reason = "its parent reads it")]
 pub async fn work(job: Job) -> Result<(), Box<dyn std::error::Error>> {
     let recorder = Recorder::open(&job.history, job.process)?;
-    let settings = Settings::new().outage(Duration::from_secs(120));
+    let settings = Settings::new()
+        .outage(Duration::from_secs(120))
+        .linger(Duration::from_millis(job.linger));
     let locks = match job.plant {
         None => connect(&job.url, settings).await?,
         Some(plant) => {
@@ -241,7 +245,7 @@ impl Worker {
                 let mut line = attempt.line(op, Phase::Ok);
                 line.mode = Some(attempt.mode);
                 line.token = guard.token().map(u64::from);
-                line.valid_until = guard.valid_until().map(dlock::Moment::as_nanos);
+                line.valid_until = guard.valid_until().map(dlocks::Moment::as_nanos);
                 self.recorder.write(&line);
                 if way == 4 && attempt.mode == Mode::Exclusive && !attempt.lock.ends_with(":r") {
                     self.reenter(attempt, &owner).await;
@@ -370,7 +374,7 @@ impl Worker {
         }
         seen.held = line.at;
         if until != seen.until {
-            line.valid_until = until.map(dlock::Moment::as_nanos);
+            line.valid_until = until.map(dlocks::Moment::as_nanos);
             self.recorder.write(&line);
             seen.until = until;
         }

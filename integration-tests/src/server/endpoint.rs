@@ -39,7 +39,7 @@ impl<S: Store> Endpoint<S> {
         })
     }
 
-    /// The URL for `dlock::connect`.
+    /// The URL for `dlocks::connect`.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url

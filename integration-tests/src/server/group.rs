@@ -77,7 +77,7 @@ impl<S: Elects> Group<S> {
         self.members.iter().map(Server::addr).collect()
     }
 
-    /// The URL for `dlock::connect`, with all members.
+    /// The URL for `dlocks::connect`, with all members.
     #[must_use]
     pub fn url(&self) -> String {
         let rest: Vec<_> = self

@@ -70,7 +70,7 @@ pub trait Store: Clone + std::fmt::Debug + Send + Sync + 'static {
     /// Asks the server something that only a server that is ready answers well.
     fn probe(&self, site: &Site) -> impl Future<Output = Result<()>> + Send;
 
-    /// The URL for `dlock::connect`.
+    /// The URL for `dlocks::connect`.
     fn url(&self, site: &Site) -> String;
 
     /// What asks the server to end.
@@ -273,7 +273,7 @@ impl<S: Store> Server<S> {
         self.site.addr()
     }
 
-    /// The URL for `dlock::connect`.
+    /// The URL for `dlocks::connect`.
     #[must_use]
     pub fn url(&self) -> String {
         self.store.url(&self.site)

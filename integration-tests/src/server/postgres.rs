@@ -144,6 +144,38 @@ impl PostgresServer {
         self.site().folder.path().to_owned()
     }
 
+    /// Stops all its processes, those that serve clients too ([`Server::freeze`] stops the first one alone).
+    pub fn freeze_all(&self) {
+        self.freeze();
+        self.signal_children(Signal::STOP);
+    }
+
+    /// Lets them run on.
+    pub fn thaw_all(&self) {
+        self.signal_children(Signal::CONT);
+        self.thaw();
+    }
+
+    fn signal_children(&self, signal: Signal) {
+        let parent = self.pid().to_string();
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            // The parent is the second word behind the name, which stands in brackets.
+            let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            let rest = stat.rsplit(')').next().unwrap_or_default();
+            if rest.split_whitespace().nth(1) != Some(&parent) {
+                continue;
+            }
+            let pid = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+                // One that has ended meanwhile is no matter.
+                let _ = rustix::process::kill_process(pid, signal);
+            }
+        }
+    }
+
     /// Makes a standby the primary.
     ///
     /// # Errors

@@ -16,9 +16,9 @@ pub(crate) fn write(folder: &Folder) {
             .expect("a CA");
         std::fs::write(folder.file(&format!("{authority}.pem")), ca.pem()).expect("a file");
         for name in ["server", "client"] {
-            let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+            let names = ["localhost", "127.0.0.1", "shop.test"].map(str::to_owned);
             let key = KeyPair::generate().expect("a key");
-            let mut params = CertificateParams::new(names).expect("names");
+            let mut params = CertificateParams::new(names.to_vec()).expect("names");
             params
                 .distinguished_name
                 .push(rcgen::DnType::CommonName, name);

@@ -2,13 +2,14 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Guard, Locks, Order, Settings};
+use dlock_core::{FencingToken, Guard, Locks, Order, Settings};
 use dlock_etcd::{Config, EtcdBackend};
 use etcd_client::{Client, GetOptions, KeyValue, SortOrder, SortTarget};
-use integration_tests::{Error, until};
+use integration_tests::{Error, Folder, Process, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -136,4 +137,61 @@ pub(crate) async fn metric(server: SocketAddr, name: &str) -> f64 {
 pub(crate) fn url(addrs: impl IntoIterator<Item = SocketAddr>, parameters: &str) -> String {
     let hosts: Vec<String> = addrs.into_iter().map(|addr| addr.to_string()).collect();
     format!("etcd://{}?{parameters}", hosts.join(","))
+}
+
+/// A server that speaks TLS with the certificates in this folder and asks for a client's; and its port. It may not be ready yet.
+pub(crate) fn secured(folder: &Folder) -> (Process, u16) {
+    let file = |name: &str| folder.file(name).display().to_string();
+    let port = |listener: std::net::TcpListener| listener.local_addr().expect("an address").port();
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    // Both are open at once, so they differ.
+    let (one, two) = (free(), free());
+    let (clients, peers) = (port(one), port(two));
+    let mut command = Command::new("etcd");
+    command.arg("--data-dir").arg(folder.file("data"));
+    for (option, value) in [
+        (
+            "--listen-client-urls",
+            format!("https://127.0.0.1:{clients}"),
+        ),
+        (
+            "--advertise-client-urls",
+            format!("https://127.0.0.1:{clients}"),
+        ),
+        ("--listen-peer-urls", format!("http://127.0.0.1:{peers}")),
+        (
+            "--initial-advertise-peer-urls",
+            format!("http://127.0.0.1:{peers}"),
+        ),
+        (
+            "--initial-cluster",
+            format!("default=http://127.0.0.1:{peers}"),
+        ),
+        ("--cert-file", file("ca-server.pem")),
+        ("--key-file", file("ca-server.key")),
+        ("--trusted-ca-file", file("ca.pem")),
+    ] {
+        command.args([option, &value]);
+    }
+    command.arg("--client-cert-auth");
+    let server = Process::spawn(&command, &folder.file("log")).expect("etcd starts");
+    (server, clients)
+}
+
+/// The token of the hold that has this entry: a revision has 64 of them, for as many tasks to which the hold can be passed on.
+pub(crate) fn token_of(entry: &KeyValue) -> FencingToken {
+    FencingToken::new(entry.create_revision().cast_unsigned() * 64)
+}
+
+/// A task that waits for a lock in the line of its client.
+pub(crate) async fn local_waiter(
+    locks: &Locks,
+    name: &str,
+) -> tokio::task::JoinHandle<dlock_core::Result<Guard>> {
+    let before = locks.stats().waiting;
+    let task = waiter(locks, name);
+    until_so("a task waits", async || locks.stats().waiting > before).await;
+    // It counts a moment before it stands there.
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    task
 }

@@ -14,7 +14,7 @@ pub(crate) static RUNTIME: LazyLock<tokio::runtime::Runtime> =
 
 static KEPT: Mutex<Vec<Arc<FaultProxy>>> = Mutex::new(Vec::new());
 
-pub(crate) fn broken(error: integration_tests::Error) -> Error {
+pub(crate) fn broken(error: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Store, format!("the test's own server: {error}"))
 }
 
@@ -70,6 +70,12 @@ impl Fault for Line {
     async fn hang(&self) {
         for proxy in &self.0 {
             proxy.black_hole(Direction::Both);
+        }
+    }
+
+    async fn half_open(&self) {
+        for proxy in &self.0 {
+            proxy.half_open();
         }
     }
 

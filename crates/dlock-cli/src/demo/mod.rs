@@ -1,5 +1,6 @@
 //! `dlock demo`: the flash sale (R1). Many workers in several processes buy from one stock, without a lock and with one.
 
+mod picture;
 mod report;
 mod stock;
 #[cfg(feature = "etcd")]
@@ -88,20 +89,23 @@ pub(crate) async fn run(store: &Store, args: &DemoArgs) -> Outcome {
     let without = sale.run(false).await?;
     show::print(&without.sentence())?;
     if args.no_lock {
-        show::print(&"")?;
-        show::print_table(&report::table(&[&without]))?;
+        show_runs(&[&without])?;
         return Ok(0);
     }
     let with = sale.run(true).await?;
     show::print(&with.sentence())?;
-    show::print(&"")?;
-    show::print_table(&report::table(&[&without, &with]))?;
+    show_runs(&[&without, &with])?;
     if !store.is_named() {
         show::print(
             &"\nThe same over several hosts: dlock demo --backend redis://HOST, etcd://HOST or zk://HOST (see dlock demo --help)",
         )?;
     }
     Ok(with.verdict())
+}
+
+fn show_runs(runs: &[&Report]) -> Result<(), Failure> {
+    show::print(&format!("\n{}\n", picture::draw(runs)))?;
+    show::print_table(&report::table(runs))
 }
 
 /// What both runs have in common.
@@ -120,7 +124,7 @@ impl Sale {
     async fn prepare(store: &Store, args: &DemoArgs) -> Result<Self, Failure> {
         let url = store.url()?;
         // A wrong URL is told once, not by every worker.
-        let locks = store.connect(dlock::Settings::new()).await?;
+        let locks = store.connect(dlocks::Settings::new()).await?;
         leave(&locks).await;
         let folder = tempfile::Builder::new()
             .prefix("dlock-demo-")

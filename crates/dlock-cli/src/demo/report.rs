@@ -84,8 +84,21 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// As tables and pictures name it.
+    pub(crate) fn run(&self) -> &'static str {
+        if self.with_lock {
+            "with a lock"
+        } else {
+            "without a lock"
+        }
+    }
+
+    pub(crate) fn sold(&self) -> u64 {
+        self.tally.sold
+    }
+
     /// How many items were sold more often than the stock went down.
-    fn oversold(&self) -> u64 {
+    pub(crate) fn oversold(&self) -> u64 {
         let gone = self.args.stock.saturating_sub(self.remaining);
         self.tally.sold.saturating_sub(gone)
     }
@@ -172,12 +185,10 @@ pub(crate) fn table(reports: &[&Report]) -> Table {
             report.tally.errors.to_string(),
             format!("{:.0}", report.throughput()),
         ];
-        let run = if report.with_lock {
-            "with a lock"
-        } else {
-            "without a lock"
-        };
-        let mut row = vec![show::coloured(run, report.with_lock && report.is_exact())];
+        let mut row = vec![show::coloured(
+            report.run(),
+            report.with_lock && report.is_exact(),
+        )];
         row.extend(
             cells
                 .iter()

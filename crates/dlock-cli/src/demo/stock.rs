@@ -4,7 +4,7 @@ use std::path::Path;
 use std::pin::Pin;
 
 use async_trait::async_trait;
-use dlock::backend::BackendUrl;
+use dlocks::backend::BackendUrl;
 
 use crate::demo::stock_file::FileStock;
 use crate::exit::Failure;

@@ -23,7 +23,7 @@ struct MySqlStock {
 
 pub(crate) async fn open(url: &str, id: &str) -> Result<Box<dyn Stock>, Failure> {
     Ok(Box::new(MySqlStock {
-        pool: Config::from_url(url)?.client()?,
+        pool: Config::from_url(url)?.client().await?,
         table: id.replace('-', "_"),
     }))
 }

@@ -1,9 +1,9 @@
 //! The stock as a node in ZooKeeper.
 
 use async_trait::async_trait;
-use dlock::backend::BackendUrl;
 use dlock_zk::Config;
 use dlock_zk::client::zookeeper_client::{Acls, Client, CreateMode, Error};
+use dlocks::backend::BackendUrl;
 
 use crate::demo::stock::Stock;
 use crate::exit::{Failure, UNAVAILABLE};

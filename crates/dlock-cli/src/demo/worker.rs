@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use dlock::{Mutex, Settings};
+use dlocks::{Mutex, Settings};
 use tokio::task::LocalSet;
 
 use crate::connect::leave;

@@ -1,6 +1,6 @@
 //! What every backend says of itself.
 
-use dlock::{Capability, Fairness, Liveness, Locks, Reach, WakeUp};
+use dlocks::{Capability, Fairness, Liveness, Locks, Reach, WakeUp};
 use serde_json::{Value, json};
 
 use crate::doctor::{Finding, Level, Patient};

@@ -1,8 +1,8 @@
 //! What makes locks in an etcd unsafe.
 
-use dlock::backend::BackendUrl;
 use dlock_etcd::Config;
 use dlock_etcd::client::etcd_client::{AlarmAction, AlarmType, Client, StatusResponse};
+use dlocks::backend::BackendUrl;
 
 use crate::doctor::{Finding, Level, Patient, numbers, quorum, session, wire};
 
@@ -11,7 +11,8 @@ const DEFAULT_QUOTA: i64 = 2 << 30;
 
 pub(crate) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let note = |text: String| vec![Finding::new(Level::Note, "server", text)];
-    let config = match Config::from_url(patient.url) {
+    let config = async { Config::from_url(patient.url)?.discovered().await };
+    let config = match config.await {
         Ok(config) => config,
         Err(error) => return note(error.to_string()),
     };

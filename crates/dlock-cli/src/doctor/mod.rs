@@ -26,7 +26,7 @@ mod zk;
 
 use std::time::{Duration, Instant};
 
-use dlock::{ErrorKind, Locks, Settings};
+use dlocks::{ErrorKind, Locks, Settings};
 use futures::BoxFuture;
 use serde_json::{Value, json};
 
@@ -165,7 +165,7 @@ pub(crate) async fn run(store: &Store) -> Outcome {
 }
 
 /// One acquire and release of a lock that nobody else uses.
-async fn measure(locks: &Locks) -> dlock::Result<Duration> {
+async fn measure(locks: &Locks) -> dlocks::Result<Duration> {
     let lock = locks.mutex(format!("dlock-doctor-{:016x}", fastrand::u64(..)))?;
     let mut times = Vec::with_capacity(TRIPS);
     for _ in 0..TRIPS {
@@ -199,7 +199,7 @@ pub(crate) fn numbers(version: &str) -> Vec<u32> {
 /// What was asked of the server for a session, against what it granted.
 #[cfg(any(feature = "etcd", feature = "zk"))]
 pub(crate) fn session(patient: &Patient<'_>, asked: Duration, why: &str) -> Option<Finding> {
-    let dlock::Liveness::Session { ttl } = patient.locks.capabilities().liveness else {
+    let dlocks::Liveness::Session { ttl } = patient.locks.capabilities().liveness else {
         return None;
     };
     let (asked_text, granted) = (show::short(asked), show::short(ttl));

@@ -24,7 +24,8 @@ const GRANTS: &str = "SHOW GRANTS";
 const MICROS: &str = "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS UNSIGNED)";
 
 pub(crate) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
-    let pool = match Config::from_url(patient.url).and_then(|config| config.client()) {
+    let pool = async { Config::from_url(patient.url)?.client().await };
+    let pool = match pool.await {
         Ok(pool) => pool,
         Err(error) => return vec![Finding::new(Level::Note, "server", error.to_string())],
     };

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlock::{Capability, Locks};
-use dlock_postgres::Config;
 use dlock_postgres::tokio_postgres::{Client, Error};
+use dlock_postgres::{Config, LockMode};
+use dlocks::{Capability, Locks};
 
 use crate::doctor::{Finding, Level, Patient, numbers};
 use crate::show;
@@ -20,13 +20,14 @@ const LOOK: &str = "SELECT current_setting('server_version'), current_setting('f
 
 pub(crate) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let asked = async {
-        let client = Config::from_url(patient.url)?.client().await?;
-        Ok::<_, dlock::Error>(ask(&client).await)
+        let config = Config::from_url(patient.url)?;
+        let client = config.client().await?;
+        Ok::<_, dlocks::Error>((ask(&client).await, config.mode()))
     };
     let note = |text: String| vec![Finding::new(Level::Note, "server", text)];
-    let told = match tokio::time::timeout(PATIENCE, asked).await {
-        Ok(Ok(Ok(told))) => told,
-        Ok(Ok(Err(error))) => return note(error.to_string()),
+    let (told, mode) = match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(Ok((Ok(told), mode))) => (told, mode),
+        Ok(Ok((Err(error), _))) => return note(error.to_string()),
         Ok(Err(error)) => return note(error.to_string()),
         Err(_) => return note("it does not answer".to_owned()),
     };
@@ -35,7 +36,7 @@ pub(crate) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
         persistence(&told),
         replicas(&told),
         clock(&told),
-        wake_up(patient.locks),
+        wake_up(patient.locks, mode),
     ]
 }
 
@@ -141,7 +142,11 @@ fn clock(told: &Told) -> Finding {
     Finding::new(Level::Good, "clock", "in step with ours")
 }
 
-fn wake_up(locks: &Locks) -> Finding {
+fn wake_up(locks: &Locks, mode: LockMode) -> Finding {
+    if mode == LockMode::Session {
+        let text = "waiters stand in the server's own queue, each with a connection";
+        return Finding::new(Level::Good, "wake-up", text);
+    }
     if locks.capabilities().has(Capability::Push) {
         return Finding::new(Level::Good, "wake-up", "waiters are told by NOTIFY");
     }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlock::backend::BackendUrl;
 use dlock_redis::Config;
 use dlock_redis::client::{Client, redis};
+use dlocks::backend::BackendUrl;
 
 use crate::doctor::{Finding, Level, Patient, numbers, sentinel};
 use crate::show;
@@ -91,7 +91,7 @@ impl Master {
     }
 }
 
-async fn ask(url: &str) -> dlock::Result<Vec<Master>> {
+async fn ask(url: &str) -> dlocks::Result<Vec<Master>> {
     let client = Config::from_url(url)?.client().await?;
     let mut masters: Vec<Master> = match client.query_masters(&redis::cmd("INFO")).await {
         Ok(told) => told

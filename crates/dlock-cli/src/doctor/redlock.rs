@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlock::backend::BackendUrl;
-use dlock::redlock::Config;
 use dlock_redis::client::redis;
+use dlocks::backend::BackendUrl;
+use dlocks::redlock::Config;
 
 use crate::doctor::{Finding, Level, Patient, numbers};
 use crate::show;
@@ -38,7 +38,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn read(url: &str) -> dlock::Result<Self> {
+    fn read(url: &str) -> dlocks::Result<Self> {
         let config = Config::from_url(url)?;
         let mut url = BackendUrl::parse(url)?;
         let places: Vec<String> = url.hosts().iter().map(ToString::to_string).collect();
@@ -90,7 +90,7 @@ impl Node {
             node.settings.extend(value);
         }
         let before = now();
-        let time: dlock::Result<(f64, f64)> = client.query(&redis::cmd("TIME")).await;
+        let time: dlocks::Result<(f64, f64)> = client.query(&redis::cmd("TIME")).await;
         let after = now();
         node.ahead = time.ok().map(|(seconds, micros)| {
             let shown = seconds + micros / 1e6;

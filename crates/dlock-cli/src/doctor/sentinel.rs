@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dlock::backend::BackendUrl;
 use dlock_redis::client::redis;
+use dlocks::backend::BackendUrl;
 use redis::IntoConnectionInfo;
 
 use crate::doctor::{Finding, Level};

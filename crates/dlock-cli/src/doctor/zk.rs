@@ -1,8 +1,8 @@
 //! What makes locks in a ZooKeeper unsafe.
 
-use dlock::backend::BackendUrl;
 use dlock_zk::Config;
 use dlock_zk::client::zookeeper_client::{Client, Permission};
+use dlocks::backend::BackendUrl;
 
 use crate::doctor::{Finding, Level, Patient, numbers, quorum, session, wire};
 

@@ -14,7 +14,7 @@ mod terminal;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant, SystemTime};
 
-use dlock::{Guard, Liveness, Locks, Released, Settings};
+use dlocks::{Guard, Liveness, Locks, Released, Settings};
 use rustix::process::{Signal, kill_current_process_group};
 
 use crate::cli::RunArgs;

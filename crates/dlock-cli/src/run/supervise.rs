@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlock::{Guard, LossReason};
+use dlocks::{Guard, LossReason};
 use rustix::process::{Signal, kill_current_process_group};
 use tokio::time::Instant;
 

@@ -12,6 +12,8 @@ use crate::polls::{Ended, polled};
 
 case_list! {
     C13 attempt_that_arrives_after_its_abandon_holds_nothing;
+    C13 attempt_that_arrives_seconds_after_its_abandon_holds_nothing
+        "the mark of an abandoned attempt is too short-lived, or goes away when others use the lock: keep it for as long as a request may be under way";
     C13 abandoned_waiter_leaves_the_queue;
     C13 abandoned_hold_is_free;
 }
@@ -42,6 +44,35 @@ async fn attempt_that_arrives_after_its_abandon_holds_nothing(world: World) -> R
         backend.abandon(&request).await?;
         world.expect_free(&name).await?;
     }
+    Ok(())
+}
+
+/// As a proxy or a kernel that held a packet back would deliver it.
+async fn attempt_that_arrives_seconds_after_its_abandon_holds_nothing(world: World) -> Result<()> {
+    const LATE: Duration = Duration::from_secs(4);
+    let each = super::leases::modes(&world).into_iter().map(async |mode| {
+        let name = world.name();
+        let backend = world.backend().await?;
+        // One that nothing was known of, one that had the lock, and one that others followed.
+        let (never, held) = (world.request(&name, mode), world.request(&name, mode));
+        backend.abandon(&never).await?;
+        let Attempt::Held(_) = backend.try_acquire(&held).await? else {
+            panic!("a free lock is busy ({mode})");
+        };
+        backend.abandon(&held).await?;
+        let next = world.probe().await?.mutex(&name)?.lock().await?;
+        world.freed(next).await?;
+        tokio::time::sleep(LATE).await;
+        for (request, which) in [(&never, "never known"), (&held, "held before")] {
+            let answer = backend.try_acquire(request).await;
+            assert!(
+                !matches!(answer, Ok(Attempt::Held(_))),
+                "{LATE:?} after its abandon an attempt ({mode}, {which}) was expected to be refused; it got the lock"
+            );
+        }
+        world.expect_free(&name).await
+    });
+    futures::future::try_join_all(each).await?;
     Ok(())
 }
 

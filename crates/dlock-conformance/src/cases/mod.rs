@@ -3,10 +3,14 @@
 mod abandon;
 mod cancel;
 mod deaths;
+mod deny;
 mod drops;
 mod exclusion;
 mod fairness;
+mod half_open;
+mod leases;
 mod limits;
+mod linger;
 mod loss;
 mod lost_replies;
 mod max_hold;
@@ -15,10 +19,12 @@ mod names;
 mod pass_on;
 mod reach;
 mod residue;
+mod skew;
 mod stale;
 mod tokens;
 mod validity;
 mod wakeup;
+mod wanted;
 
 use crate::Case;
 
@@ -44,6 +50,12 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         modes::CASES,
         max_hold::CASES,
         pass_on::CASES,
+        linger::CASES,
+        wanted::CASES,
+        leases::CASES,
+        half_open::CASES,
+        deny::CASES,
+        skew::CASES,
     ]
     .into_iter()
     .flatten()

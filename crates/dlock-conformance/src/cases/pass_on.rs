@@ -20,6 +20,7 @@ case_list! {
     C21 hold_that_is_passed_on_outlives_its_lease [PASS_ON, Need::Deadline];
     C21 cancelled_heirs_leave_nothing [PASS_ON];
     C21 loss_after_passing_on_is_told [PASS_ON, Need::EndHold, Need::Deadline];
+    C21 readers_who_join_keep_writers_out_to_the_last [Need::Can(Capability::Shared)];
 }
 
 /// Time enough for as many turns as there are.
@@ -223,4 +224,24 @@ async fn loss_after_passing_on_is_told(world: World) -> Result<()> {
     assert!(!next.is_held());
     assert_eq!(next.release().await?, Released::AlreadyLost);
     Ok(())
+}
+
+async fn readers_who_join_keep_writers_out_to_the_last(world: World) -> Result<()> {
+    let name = world.name();
+    let joined = world.long().readers_join(true).local_time(Duration::MAX);
+    let locks = world.client_with(joined).await?;
+    let lock = locks.rw_lock(&name)?;
+    let other = world.client().await?.rw_lock(&name)?;
+    let first = lock.read().await?;
+    let second = lock.read().await?;
+    let stats = locks.stats();
+    assert_eq!((stats.acquired, stats.passed_on), (1, 1));
+    world.freed(first).await?;
+    assert!(
+        other.try_write().await?.is_none(),
+        "a writer got in beside a reader"
+    );
+    assert!(second.is_held());
+    world.freed(second).await?;
+    world.expect_free(&name).await
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
-use dlock_core::{Capability, LossReason, Mode, Released, Result};
+use dlock_core::{Capability, ErrorKind, LossReason, Mode, Released, Result};
 
 use crate::case::case_list;
 use crate::{Need, World};
@@ -13,6 +13,8 @@ case_list! {
     C6 stale_renewal_leaves_a_later_hold [Need::EndHold];
     C6 stale_abandon_leaves_a_later_hold [Need::EndHold];
     C6 stale_downgrade_leaves_a_later_hold [Need::EndHold, Need::Can(Capability::Downgrade)];
+    C6 downgrade_of_a_hold_that_is_gone_says_so [Need::Can(Capability::Downgrade)]
+        "the downgrade does not look how many rows it has changed: none means `ErrorKind::Lost`";
     C6 ended_hold_cannot_be_renewed [Need::EndHold];
     C6 release_is_idempotent_and_tells_what_it_found;
     C6 abandon_is_idempotent_and_leaves_others_alone;
@@ -112,6 +114,17 @@ async fn stale_downgrade_leaves_a_later_hold(world: World) -> Result<()> {
     let reader = world.probe().await?.rw_lock(&name)?.try_read().await?;
     assert!(reader.is_none(), "the later hold was downgraded");
     past.is_past(&world, &name).await
+}
+
+async fn downgrade_of_a_hold_that_is_gone_says_so(world: World) -> Result<()> {
+    let name = world.name();
+    let backend = world.backend().await?;
+    let lease = take(&backend, &world.request(&name, Mode::Exclusive)).await?;
+    assert_eq!(backend.release(&lease).await?, Released::Freed);
+    let answer = backend.downgrade(&lease).await;
+    let error = answer.expect_err("a hold that is gone was downgraded");
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    world.expect_free(&name).await
 }
 
 async fn ended_hold_cannot_be_renewed(world: World) -> Result<()> {

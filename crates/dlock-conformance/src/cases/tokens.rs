@@ -1,8 +1,11 @@
 //! C11: fencing tokens.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use dlock_core::{Capability, Guard, Result};
+use dlock_core::backend::Attempt;
+use dlock_core::{Capability, Guard, Mode, Released, Result};
 
 use crate::case::case_list;
 use crate::process::JobMode;
@@ -13,6 +16,12 @@ const FENCING: Need = Need::Can(Capability::Fencing);
 case_list! {
     C11 tokens_increase_from_holder_to_holder [FENCING];
     C11 tokens_increase_under_contention [FENCING];
+    C11 tokens_increase_with_many_clients_and_hundreds_of_holds [FENCING]
+        "numbers are handed out in blocks to each client or connection (the cache of a sequence), or before the lock is taken";
+    C11 tokens_increase_in_quick_succession [FENCING]
+        "the token is a time, and two holds fell into one tick of it";
+    C11 token_that_is_shown_is_the_holders [FENCING, Need::Can(Capability::Inspect)]
+        "`inspect` shows the counter as it is now, not the number that the hold was given";
     C11 tokens_increase_after_expiry [FENCING, Need::EndHold];
     C11 tokens_increase_after_a_break [FENCING, Need::Can(Capability::Break)];
     C11 tokens_increase_after_a_client_restart [FENCING];
@@ -70,6 +79,80 @@ async fn tokens_increase_under_contention(world: World) -> Result<()> {
     }
     for task in running {
         task.await.expect("a task panicked")?;
+    }
+    Ok(())
+}
+
+async fn tokens_increase_with_many_clients_and_hundreds_of_holds(world: World) -> Result<()> {
+    const HOLDS: usize = 300;
+    // A store that is asked again and again takes its time: then there are fewer.
+    const LONGEST: Duration = Duration::from_secs(15);
+    let name = world.name();
+    let fence = Arc::<Mutex<Fence>>::default();
+    let holds = Arc::new(AtomicUsize::new(0));
+    let end = Instant::now() + LONGEST;
+    let mut running = Vec::new();
+    for (index, locks) in world.clients(8).await?.into_iter().enumerate() {
+        let (mutex, fence, holds) = (locks.mutex(&name)?, fence.clone(), holds.clone());
+        running.push(tokio::spawn(async move {
+            while holds.load(Ordering::SeqCst) < HOLDS && Instant::now() < end {
+                // Some stand in the queue, some come by and try.
+                let guard = if index % 4 == 3 {
+                    let guard = mutex.try_lock().await?;
+                    tokio::task::yield_now().await;
+                    guard
+                } else {
+                    Some(mutex.lock().await?)
+                };
+                let Some(guard) = guard else { continue };
+                holds.fetch_add(1, Ordering::SeqCst);
+                fence.lock().expect("no panic").pass(&guard);
+                let _ = guard.release().await?;
+            }
+            Ok(())
+        }));
+    }
+    for task in running {
+        task.await.expect("a task panicked")?;
+    }
+    Ok(())
+}
+
+async fn tokens_increase_in_quick_succession(world: World) -> Result<()> {
+    let name = world.name();
+    let backends = [world.backend().await?, world.backend().await?];
+    let mut highest = 0;
+    for turn in 0..100 {
+        let backend = &backends[turn % 2];
+        let request = world.request(&name, Mode::Exclusive);
+        let Attempt::Held(lease) = backend.try_acquire(&request).await? else {
+            panic!("a lock that was released is busy");
+        };
+        let token = lease.token().expect("the store promises tokens").get();
+        assert!(
+            token > highest,
+            "in turn {turn} expected a token above {highest}; came: {token}"
+        );
+        highest = token;
+        assert_eq!(backend.release(&lease).await?, Released::Freed);
+    }
+    Ok(())
+}
+
+async fn token_that_is_shown_is_the_holders(world: World) -> Result<()> {
+    let name = world.name();
+    let locks = world.client().await?;
+    for _ in 0..2 {
+        let guard = locks.mutex(&name)?.lock().await?;
+        let waits = world.client().await?.mutex(&name)?;
+        let waits = tokio::spawn(async move { waits.lock().await });
+        world.expect_waiting(&name, 1).await?;
+        let info = world.probe().await?.inspect(&name).await?;
+        let shown: Vec<_> = info.holders.iter().map(|holder| holder.token).collect();
+        assert_eq!(shown, [guard.token()], "the tokens that `inspect` shows");
+        world.freed(guard).await?;
+        let next = world.soon("the waiter", waits).await.expect("no panic")?;
+        world.freed(next).await?;
     }
     Ok(())
 }

@@ -53,6 +53,14 @@ pub(crate) trait Defect: Debug + Default + Send + Sync + 'static {
         client.store.inspect(name).await
     }
 
+    async fn others_wait(&self, client: &Client, name: &Name) -> bool {
+        client.store.others_wait(name).await
+    }
+
+    async fn wanted(&self, client: &Client, lease: &Lease) {
+        client.store.wanted(lease).await;
+    }
+
     fn residue(&self) -> u64 {
         0
     }
@@ -123,6 +131,14 @@ impl<D: Defect> Backend for Broken<D> {
     async fn break_lock(&self, name: &Name) -> Result<bool> {
         self.client.store.break_lock(name).await
     }
+
+    async fn others_wait(&self, name: &Name) -> bool {
+        self.defect.others_wait(&self.client, name).await
+    }
+
+    async fn wanted(&self, lease: &Lease) {
+        self.defect.wanted(&self.client, lease).await;
+    }
 }
 
 struct Store<D> {
@@ -192,6 +208,10 @@ impl<D: Defect> Harness for Store<D> {
         })
     }
 
+    async fn set_clock(&self, _: i64) -> Result<()> {
+        Ok(())
+    }
+
     async fn expire(&self, name: &Name) -> Result<()> {
         self.store.control().expire(name);
         Ok(())
@@ -216,6 +236,14 @@ impl Fault for Line {
 
     async fn hang(&self) {
         self.0.hang();
+    }
+
+    async fn half_open(&self) {
+        self.0.half_open();
+    }
+
+    async fn deny(&self) {
+        self.0.deny();
     }
 
     async fn heal(&self) {

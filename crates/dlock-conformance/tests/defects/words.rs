@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dlock_conformance::async_trait;
 use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
-use dlock_core::{LossReason, Mode, Released, Result, SystemClock};
+use dlock_core::{ErrorKind, LossReason, Mode, Name, Released, Result, SystemClock};
 
 use super::{Client, Defect};
 
@@ -268,5 +268,46 @@ impl Defect for RenewalStops {
             self.0.lock().unwrap().insert(client.id, true);
         }
         answers
+    }
+}
+
+/// Nobody is ever told that others wait.
+#[derive(Debug, Default)]
+pub(crate) struct TellsNobody;
+
+#[async_trait]
+impl Defect for TellsNobody {
+    async fn others_wait(&self, _: &Client, _: &Name) -> bool {
+        false
+    }
+
+    async fn wanted(&self, _: &Client, _: &Lease) {
+        std::future::pending().await
+    }
+}
+
+/// Holders are told that others wait when nobody does.
+#[derive(Debug, Default)]
+pub(crate) struct CriesWolf;
+
+#[async_trait]
+impl Defect for CriesWolf {
+    async fn wanted(&self, _: &Client, _: &Lease) {}
+}
+
+/// The answer does not wait for the write: one that the store refuses is a grant.
+#[derive(Debug, Default)]
+pub(crate) struct GrantsBeforeTheWrite;
+
+#[async_trait]
+impl Defect for GrantsBeforeTheWrite {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+        let from = request.now();
+        match client.store.try_acquire(request).await {
+            Err(error) if error.kind() == ErrorKind::Denied => {
+                Ok(Attempt::Held(Lease::new(request, from).with_token(1)))
+            }
+            answer => answer,
+        }
     }
 }

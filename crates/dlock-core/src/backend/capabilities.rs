@@ -17,7 +17,10 @@ pub enum Fairness {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WakeUp {
-    /// The store tells it, normally within `bound` after the release (C17).
+    /// The store tells it, normally within `bound` after the release (C17): it, and nobody whose turn it is not.
+    ///
+    /// A store whose release is told to *all* waiters, who then race (a `NOTIFY` or a channel that everybody listens to), says
+    /// [`Poll`](WakeUp::Poll), with the pause that a waiter makes when no word comes: the herd is what C17 forbids.
     Push {
         /// The bound, with nobody disturbing.
         bound: Duration,
@@ -26,6 +29,22 @@ pub enum WakeUp {
     Poll {
         /// The longest pause between two questions.
         longest: Duration,
+    },
+}
+
+/// How a holder hears that somebody of another client waits for its lock (C23).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Hearing {
+    /// It does not.
+    Never,
+    /// It asks as often as it renews: [`Backend::others_wait`](crate::backend::Backend::others_wait) knows.
+    Asks,
+    /// The store tells it, normally within `bound` after the other began to wait
+    /// ([`Backend::wanted`](crate::backend::Backend::wanted)). In case a word is lost, it asks as well.
+    Told {
+        /// The bound, with nobody disturbing.
+        bound: Duration,
     },
 }
 
@@ -82,6 +101,8 @@ pub enum Capability {
     Break,
     /// Tasks of one client pass a lock on to each other without a trip (C21).
     PassOn,
+    /// A holder hears that others wait (C23).
+    Wanted,
 }
 
 impl fmt::Display for Capability {
@@ -98,6 +119,7 @@ impl fmt::Display for Capability {
             Self::Inspect => "inspect and list",
             Self::Break => "breaking a lock by force",
             Self::PassOn => "passing a lock on between tasks without a trip",
+            Self::Wanted => "hearing that others wait",
         })
     }
 }
@@ -144,6 +166,8 @@ pub struct Capabilities {
     /// the name (C11). The tasks of a client then pass the hold on to each other without a trip, each with the next of them,
     /// before it goes back to the store (C21). One, the default: every turn is asked of the store.
     pub turns: u32,
+    /// How a holder hears that others wait (C23).
+    pub wanted: Hearing,
     /// The shortest lease the store can keep.
     pub shortest_lease: Duration,
     /// By how much the store may end a hold before its lease or session is over, counted from the last renewal: a hold is taken for
@@ -171,6 +195,7 @@ impl Capabilities {
             inspect: false,
             break_lock: false,
             turns: 1,
+            wanted: Hearing::Never,
             shortest_lease: Duration::from_millis(20),
             early_end: Duration::ZERO,
             durability: "not stated",
@@ -191,6 +216,7 @@ impl Capabilities {
             Capability::Inspect => self.inspect,
             Capability::Break => self.break_lock,
             Capability::PassOn => self.turns > 1,
+            Capability::Wanted => self.wanted != Hearing::Never,
         }
     }
 

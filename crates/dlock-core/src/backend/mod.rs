@@ -9,11 +9,12 @@ mod into;
 mod request;
 mod store;
 mod url;
-pub(crate) mod wait;
 
+pub use crate::engine::client::need_runtime;
+pub(crate) use crate::kit::polling as wait;
 pub use backoff::Backoff;
 pub(crate) use backoff::random_between;
-pub use capabilities::{Capabilities, Capability, Fairness, Liveness, Reach, WakeUp};
+pub use capabilities::{Capabilities, Capability, Fairness, Hearing, Liveness, Reach, WakeUp};
 pub use into::IntoBackend;
 #[doc(hidden)]
 pub use into::{Any, Own, Shared};

@@ -3,10 +3,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::wait;
-
 use crate::backend::{Attempt, Lease, Renewal, Request};
-use crate::{Capabilities, Capability, Error, ErrorKind, LockInfo, Name, Released, Result};
+use crate::kit;
+use crate::{Capabilities, Capability, Error, ErrorKind, LockInfo, Name, Released, Result, WakeUp};
 
 /// A store that can hold locks.
 ///
@@ -19,17 +18,37 @@ use crate::{Capabilities, Capability, Error, ErrorKind, LockInfo, Name, Released
 /// # What must hold
 ///
 /// - The owner in the store is [`Request::attempt`]. Every change compares it in the same atomic step (C6).
-/// - `try_acquire` with the same attempt twice is one hold: stores and proxies re-send requests (C15).
+/// - `try_acquire` and `acquire` with the same attempt twice are one hold with one token: stores and proxies re-send requests (C15). The
+///   repeated one **extends the lease**, since core counts the validity from the answer that it got, which is the last one.
 /// - `renew`, `release` and `abandon` of a hold that is gone change nothing and say so.
 /// - `renew`, `release` and `downgrade` find a hold by its attempt, whatever mode the lease says: the answer to a downgrade may have
 ///   been lost (C15).
 /// - **Every future may be dropped at any await point.** What it may have left in the store is then removed by `abandon`, which
 ///   core calls with the same request. After `abandon` has returned `Ok`, that attempt holds nothing, waits nowhere,
-///   and cannot take effect later, even when a request of it is still under way to the store (C13).
+///   and cannot take effect later, even when a request of it is still under way to the store (C13). A request of it that comes after
+///   all gets an error with [`HeldNow::No`](crate::HeldNow::No), not `Busy`: nobody waits for its answer any more.
+/// - So the store keeps a mark of an abandoned attempt (a *tombstone*), for as long as a request may be under way: on one connection, until
+///   that connection has ended; across connections, longer than any kernel, proxy or balancer holds a packet back. A minute is the
+///   least, and others who use the lock meanwhile do not end it. It goes away by its time alone, or it piles up (C16).
 /// - Contention is [`Attempt::Busy`], and an error is an error: a store out of reach is [`ErrorKind::Unreachable`] or
 ///   [`ErrorKind::TimedOut`], never busy (C5). Wrong credentials are [`ErrorKind::Denied`].
 /// - Names and labels are data: bind or escape them (C3).
 /// - No panics, no secrets in `Debug` output or errors.
+///
+/// # Who bounds what in time
+///
+/// | call | bounded by core | what a backend does |
+/// |---|---|---|
+/// | [`try_acquire`](Backend::try_acquire) | [`Settings::trip_timeout`](crate::Settings::trip_timeout) | |
+/// | [`acquire`](Backend::acquire) | the caller's deadline alone: it may wait for hours | finds out by itself that the store is gone, by a heartbeat or by asking again, and returns an error |
+/// | [`renew`](Backend::renew), [`downgrade`](Backend::downgrade) | [`Lease::renewal_limit`] | asks another connection or server within half of it |
+/// | [`release`](Backend::release), [`abandon`](Backend::abandon) | `trip_timeout`, then again in the background until confirmed or the lease is over | |
+/// | [`inspect`](Backend::inspect), [`break_lock`](Backend::break_lock), [`list`](Backend::list) | `trip_timeout`; `list` see [`bounds_trips_of_list`](Backend::bounds_trips_of_list) | |
+/// | `connect` of a backend | nobody | has a time limit of its own |
+///
+/// Core keeps a limit by **dropping the future**. The backend is then not told what for, so the connection that hangs is the backend's to
+/// replace: where an answer is missing after a future was dropped, or after a limit of the backend's own, the next request goes out on a
+/// new connection. A backend that keeps the old one answers nobody again, and loses its holds one lease later.
 #[async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// What this store can do. It never changes after the backend was made.
@@ -62,7 +81,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// As for [`try_acquire`](Backend::try_acquire).
     async fn acquire(&self, request: &Request) -> Result<Attempt> {
-        wait::poll(self, request).await
+        let longest = match self.capabilities().wake_up {
+            WakeUp::Poll { longest } => longest,
+            WakeUp::Push { bound } => bound,
+        };
+        kit::poll(request, longest, || self.try_acquire(request)).await
     }
 
     /// Extends many leases with as few trips as the store allows, one answer for each, in order.
@@ -136,8 +159,10 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Whether somebody of another client waits for the lock; `true` when that is not known.
     ///
     /// Asked of a store without a queue when the tasks of this client have taken the lock from each other for
-    /// [`local_turns`](crate::Settings::local_turns): they pause only if somebody may need the pause. A store that cannot tell
-    /// leaves this out.
+    /// [`local_turns`](crate::Settings::local_turns): they pause only if somebody may need the pause. Asked for a holder that wants
+    /// to give way, where [`Capabilities::wanted`] says that the answer is known: `true` then means that somebody waits. Where that is
+    /// [`Hearing::Asks`](crate::backend::Hearing::Asks), it is asked for the second alone, and may err on the side of `false`. A store
+    /// that cannot tell leaves this out.
     ///
     /// # Cancel safety
     ///
@@ -156,6 +181,19 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// It changes nothing, so it may be dropped at any await point, and must then leave nothing behind.
     async fn changed(&self, name: &Name, seen: Option<&str>) {
         let _ = (name, seen);
+        std::future::pending().await
+    }
+
+    /// Resolves when somebody of another client waits for what `lease` holds, at once if somebody does already (C23). For holders
+    /// that give way ([`Guard::wanted`](crate::Guard::wanted)) and for holds that linger
+    /// ([`Settings::linger`](crate::Settings::linger)). A store that pushes ([`Hearing::Told`](crate::Hearing::Told)) overrides it. While
+    /// it cannot be reached, or when the hold is gone, it does not resolve.
+    ///
+    /// # Cancel safety
+    ///
+    /// It changes nothing, so it may be dropped at any await point, and must then leave nothing behind.
+    async fn wanted(&self, lease: &Lease) {
+        let _ = lease;
         std::future::pending().await
     }
 

@@ -137,6 +137,37 @@ impl BackendUrl {
         &self.path
     }
 
+    /// The only host, for a store that has one.
+    ///
+    /// # Errors
+    ///
+    /// Names what is wrong, and how to write it: `example`.
+    pub fn one_host(&self, example: &str) -> Result<&Host> {
+        match self.hosts.as_slice() {
+            [host] => Ok(host),
+            [] => Err(Error::invalid(format!(
+                "the URL names no host: write {example}"
+            ))),
+            _ => Err(Error::invalid(format!(
+                "the URL names several hosts, and this store has one: write {example}"
+            ))),
+        }
+    }
+
+    /// The hosts, of which there must be one at least.
+    ///
+    /// # Errors
+    ///
+    /// Says how to write it: `example`.
+    pub fn some_hosts(&self, example: &str) -> Result<Vec<Host>> {
+        if self.hosts.is_empty() {
+            return Err(Error::invalid(format!(
+                "the URL names no host: write {example}"
+            )));
+        }
+        Ok(self.hosts.clone())
+    }
+
     /// Takes a query parameter out and parses it; `None` when it is not there.
     ///
     /// # Errors
@@ -165,6 +196,44 @@ impl BackendUrl {
                 parse_duration(&value).map_err(|why| bad_value(key, &value, &why.message()))
             })
             .transpose()
+    }
+
+    /// Sets those settings that stand in the query.
+    ///
+    /// # Errors
+    ///
+    /// Names the parameter whose value is wrong.
+    pub fn set<'a, T>(
+        &mut self,
+        settings: impl IntoIterator<Item = (&'static str, &'a mut T)>,
+    ) -> Result<()>
+    where
+        T: FromStr + 'a,
+        T::Err: fmt::Display,
+    {
+        for (key, setting) in settings {
+            if let Some(value) = self.take(key)? {
+                *setting = value;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets those durations that stand in the query.
+    ///
+    /// # Errors
+    ///
+    /// Names the parameter whose value is not a duration.
+    pub fn set_durations<'a>(
+        &mut self,
+        settings: impl IntoIterator<Item = (&'static str, &'a mut Duration)>,
+    ) -> Result<()> {
+        for (key, setting) in settings {
+            if let Some(value) = self.take_duration(key)? {
+                *setting = value;
+            }
+        }
+        Ok(())
     }
 
     /// Takes the session's time of a store whose holds live as long as their session: the parameter `key`, which is the store's own word, or

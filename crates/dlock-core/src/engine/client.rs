@@ -13,7 +13,7 @@ use super::ledger::{Leaving, Ledger, Left};
 use super::queue::Queue;
 use super::room::Rooms;
 use super::trips;
-use crate::backend::{Backend, Released, wait};
+use crate::backend::{Backend, Hearing, Released, wait};
 use crate::lock::guard::Guard;
 use crate::lock::settings::Checked;
 use crate::lock::stats::Event;
@@ -91,12 +91,13 @@ impl Client {
         let _ = self.leave(entry, Leaving::Dropped);
     }
 
-    /// A guard leaves its hold; `None` when the next local task has it.
+    /// A guard leaves its hold; `None` when the next local task has it, or it rests.
     fn leave(self: &Arc<Self>, entry: &Arc<Entry>, how: Leaving) -> Option<Left> {
         let mut passed_on = false;
         loop {
             let heir = match self.ledger.leave(entry, how, self, self.clock.now()) {
                 Left::PassedOn(heir) => heir,
+                Left::Resting | Left::ToOtherReaders => return None,
                 // What became of a hold that was passed on before is no matter of the caller's.
                 Left::Inside { .. } | Left::Lost if passed_on => return None,
                 left => return Some(left),
@@ -119,7 +120,9 @@ impl Client {
             Err(_) => Leaving::Dropped,
         };
         match self.leave(entry, how) {
-            None | Some(Left::PassedOn(_)) => return Ok(Released::Freed),
+            None | Some(Left::PassedOn(_) | Left::Resting | Left::ToOtherReaders) => {
+                return Ok(Released::Freed);
+            }
             Some(Left::Inside { held: true }) => return Ok(Released::StillHeld),
             Some(Left::Inside { held: false } | Left::Lost) => return Ok(Released::AlreadyLost),
             Some(Left::Undoing) => return Ok(Released::Unknown),
@@ -195,6 +198,52 @@ impl Client {
             // It has no lease, or is over, which the caller sees.
             None => Ok(true),
         }
+    }
+
+    /// Resolves when somebody else waits for a hold: of another client, as the store says, at once or with the next renewal
+    /// (C23). Never where the store cannot tell.
+    pub(crate) async fn others_wait(&self, entry: &Entry) {
+        let (Some(lease), settings) = (entry.lease(), &entry.settings) else {
+            return std::future::pending().await;
+        };
+        if in_runtime().is_err() {
+            // No timers, no trips.
+            return std::future::pending().await;
+        }
+        let asks = async {
+            let interval = settings.renew_every.unwrap_or(settings.lease / 3);
+            loop {
+                self.clock.sleep_until(self.clock.now() + interval).await;
+                let asked = async { Ok(self.backend.others_wait(lease.name()).await) };
+                if let Ok(true) = self.trip(settings.trip_timeout, asked).await {
+                    return;
+                }
+            }
+        };
+        match self.backend.capabilities().wanted {
+            Hearing::Never => std::future::pending().await,
+            Hearing::Asks => asks.await,
+            // A word can be lost.
+            Hearing::Told { .. } => tokio::select! {
+                biased;
+                () = self.backend.wanted(&lease) => {}
+                () = asks => {}
+            },
+        }
+    }
+
+    /// A hold that rests goes back to the store, for a task that can wait no longer than a trip.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not answer in time.
+    pub(crate) async fn end_rest(&self, entry: &Arc<Entry>) -> Result<()> {
+        self.ledger.end_rest(entry, self.clock.now());
+        let given_back = async {
+            self.ledger.given_back(entry).await;
+            Ok(())
+        };
+        self.trip(entry.settings.trip_timeout, given_back).await
     }
 
     /// One trip within its time-out.
@@ -277,6 +326,24 @@ pub(crate) fn reason_of(entry: &Entry) -> LossReason {
         Ending::Lost(reason) => reason,
         _ => LossReason::Expired,
     }
+}
+
+/// What a backend asks first in its `connect`, since clients panic where there is no runtime: an error in its place.
+///
+/// ```
+/// let error = dlock_core::backend::need_runtime("my-store").expect_err("there is no runtime here");
+/// assert!(error.to_string().starts_with("my-store: connect: invalid input: called outside of a tokio runtime"));
+/// ```
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) outside of a tokio runtime.
+pub fn need_runtime(backend: &'static str) -> Result<()> {
+    in_runtime().map_err(|error| {
+        error
+            .with_backend(backend)
+            .with_operation(Operation::Connect)
+    })
 }
 
 /// Timers and background tasks need a runtime.

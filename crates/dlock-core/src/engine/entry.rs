@@ -3,7 +3,8 @@
 //! What changes an entry is in `ledger/life.rs`; here is what may be read at any moment.
 //!
 //! A hold is what the store knows. One task's time in it is a **stay**: a hold that is passed on between the tasks of a client has
-//! several, one after the other, each with the next token of the hold (C21).
+//! several, one after the other, each with the next token of the hold (C21). Between two stays a hold may **rest**: the store's lease
+//! goes on while no task is in, for as long as [`Settings::linger`](crate::Settings::linger) allows.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -51,6 +52,8 @@ pub(crate) struct Entry {
     pub(crate) settings: Arc<Checked>,
     /// Whether the store knows the hold by the settings' own label, so that any task with these settings may have it.
     pub(super) passes_on: bool,
+    /// Its guard has shown to others what the store has of it, which must end with the guard.
+    goes_back: AtomicBool,
     /// Which stay it is. It changes only while nobody has a guard on the hold.
     stay: AtomicU32,
     /// Whether the task of this stay knows that it has the hold. Until then nothing is renewed: a runtime that is not driven must not
@@ -58,6 +61,8 @@ pub(crate) struct Entry {
     taken_up: AtomicBool,
     /// A renewal was due meanwhile.
     postponed: AtomicBool,
+    /// Somebody of another client waits for the lock, as the store has said: it does not rest again (C23).
+    wanted: AtomicBool,
     /// Nanoseconds of the clock, or [`OVER`].
     valid_until: AtomicU64,
     ending: AtomicU8,
@@ -75,8 +80,10 @@ pub(super) struct Life {
     /// Who is in it, and the name of the span that it asked in.
     pub(super) owner: Option<Owner>,
     pub(super) taken_in: Option<&'static str>,
-    /// How often the owner has entered.
+    /// How often the owner has entered; of a hold that readers have joined, how many of them are in.
     pub(super) guards: u32,
+    /// How many readers have been in it.
+    pub(super) readers: u32,
     /// When this stay began.
     pub(super) granted_at: Moment,
     /// When `max_hold` ends this stay.
@@ -85,8 +92,15 @@ pub(super) struct Life {
     pub(super) lease_until: Moment,
     /// From when on it goes back to the store instead of to the next local task.
     pub(super) passed_on_until: Moment,
+    /// Set while the hold rests.
+    pub(super) rest: Option<Rest>,
+    /// A room listens for others who wait for it; and the standby does, because home was late.
+    pub(super) is_watched: bool,
+    pub(super) is_watched_twice: bool,
     /// Where the entry stands in the schedule.
     pub(super) due: Moment,
+    /// While it is held: when it is to be renewed, or the renewal under way must have ended. It may stand earlier in the schedule.
+    pub(super) renew_at: Moment,
     /// The last trip that was begun for it, and whether it is under way. An answer to an earlier trip plans nothing.
     pub(super) trip: u32,
     pub(super) under_way: bool,
@@ -94,6 +108,15 @@ pub(super) struct Life {
     pub(super) in_trouble: bool,
     pub(super) downgrade: Downgrade,
     pub(super) undo: Option<Box<Undo>>,
+}
+
+/// A hold that no task is in.
+#[derive(Debug)]
+pub(super) struct Rest {
+    /// When it goes back to the store, unless a task takes it before.
+    pub(super) until: Moment,
+    /// Somebody must be there to give it back.
+    pub(super) keeps: Arc<Client>,
 }
 
 /// What the store knows the entry by.
@@ -126,14 +149,26 @@ pub(super) struct Undo {
 }
 
 impl Entry {
+    /// From now on the hold goes back to the store when it is left: to no other task of the client, and it does not rest.
+    pub(crate) fn is_not_passed_on(&self) {
+        self.goes_back.store(true, Ordering::Release);
+    }
+
+    /// Whether it goes back to the store in any case.
+    pub(super) fn goes_back(&self) -> bool {
+        self.goes_back.load(Ordering::Acquire)
+    }
+
     pub(super) fn asking(id: u64, asker: Asker, request: Arc<Request>) -> Self {
         Self {
             id,
             settings: asker.settings,
             passes_on: asker.passes_on,
+            goes_back: AtomicBool::new(false),
             stay: AtomicU32::new(0),
             taken_up: AtomicBool::new(true),
             postponed: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
             valid_until: AtomicU64::new(OVER),
             ending: AtomicU8::new(code_of(Ending::NotYet)),
             changed: Notify::new(),
@@ -144,11 +179,16 @@ impl Entry {
                 owner: asker.owner,
                 taken_in: asker.span,
                 guards: 0,
+                readers: 1,
                 granted_at: Moment::NEVER,
                 ends_at: Moment::NEVER,
                 lease_until: Moment::NEVER,
                 passed_on_until: Moment::NEVER,
+                rest: None,
+                is_watched: false,
+                is_watched_twice: false,
                 due: Moment::NEVER,
+                renew_at: Moment::NEVER,
                 trip: 0,
                 under_way: false,
                 in_trouble: false,
@@ -220,7 +260,12 @@ impl Entry {
 
     /// How many guards the owner has on it.
     pub(crate) fn guards(&self) -> u32 {
-        locked(&self.life).guards
+        let life = locked(&self.life);
+        match life.owner {
+            Some(_) => life.guards,
+            // Readers who joined do not count each other.
+            None => life.guards.min(1),
+        }
     }
 
     pub(crate) fn ending(&self) -> Ending {
@@ -311,6 +356,35 @@ impl Entry {
         self.changed.notify_waiters();
     }
 
+    /// The stay before has ended by a release, and nobody is in until the next one begins.
+    pub(super) fn next_stay_after_rest(&self, stay: u32) {
+        // The task before may have been an heir that went away: nobody has to take up what rests, and it is renewed.
+        self.taken_up.store(true, Ordering::SeqCst);
+        self.postponed.store(false, Ordering::SeqCst);
+        self.stay.store(stay, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    /// Somebody waits for the lock, or has left it to others: those who watch it look again.
+    pub(crate) fn others_came(&self) {
+        self.changed.notify_waiters();
+    }
+
+    /// The store says that somebody of another client waits.
+    pub(super) fn set_wanted(&self) {
+        self.wanted.store(true, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Acquire)
+    }
+
+    /// Resolves when something about the hold has changed, from the moment of this call on.
+    pub(crate) fn change(&self) -> tokio::sync::futures::Notified<'_> {
+        self.changed.notified()
+    }
+
     /// The task of this stay has the hold in its hands. `false` when the ledger must hear of it
     /// ([`taken_up_late`](super::ledger::Ledger::taken_up_late)).
     pub(super) fn take_up(&self) -> bool {
@@ -353,12 +427,12 @@ impl Entry {
     /// Resolves when the stay has ended or its time is up; the caller looks which.
     ///
     /// Outside of a runtime there are no timers: then whoever looks after the client's holds declares the loss.
-    pub(crate) async fn ended(&self, stay: u32, clock: &dyn Clock) {
+    pub(crate) async fn ended(&self, ending: impl Fn() -> Ending, clock: &dyn Clock) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
             let at = self.loss_at();
-            if self.ending_of_stay(stay) != Ending::NotYet || clock.now() >= at {
+            if ending() != Ending::NotYet || clock.now() >= at {
                 return;
             }
             if Handle::try_current().is_err() {
@@ -366,6 +440,7 @@ impl Entry {
                 continue;
             }
             tokio::select! {
+                biased;
                 () = changed => {}
                 // The lease may have been renewed meanwhile: look again.
                 () = clock.sleep_until(at) => {}

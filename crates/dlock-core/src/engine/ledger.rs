@@ -5,7 +5,9 @@
 //! under way stands at the moment at which that trip must have ended, so that another room takes over
 //! where a runtime has ended or is not driven ([`room`](super::room)).
 
+mod join;
 mod life;
+mod rest;
 mod schedule;
 
 use std::collections::HashMap;
@@ -14,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 pub(crate) use self::life::{Asker, Leaving, Left, undo_limit};
+use self::rest::Unwatched;
 use self::schedule::{AT_LEAST_EVERY, Schedule};
 pub(crate) use self::schedule::{Capacity, Work};
 use super::entry::Entry;
@@ -46,9 +49,13 @@ struct Lines {
     chores: Schedule,
     /// The holds that their owners can enter again.
     owned: HashMap<(Owner, Name), Arc<Entry>>,
+    /// The last hold of each name that readers of this client may join.
+    joinable: HashMap<Name, Arc<Entry>>,
     /// How many attempts in doubt are being undone, by name.
     doubts: HashMap<Name, Doubts>,
     counts: Counts,
+    /// Holds that have rested, for which a room has to listen.
+    unwatched: Vec<Unwatched>,
     /// When each room looks next, if nobody rings.
     home_looks: Option<Moment>,
     standby_looks: Option<Moment>,

@@ -22,6 +22,27 @@ const SIDE_BY_SIDE: usize = 256;
 pub(crate) struct Queue {
     /// A line exists while somebody has the turn, so an idle name costs nothing (C16).
     lines: Mutex<HashMap<Name, Line>>,
+    /// How many tasks ask for a name in strict order, past the lines. Locked after them.
+    strict: Mutex<HashMap<Name, usize>>,
+}
+
+/// A task that asks in strict order: a hold does not rest while it waits.
+#[derive(Debug)]
+pub(crate) struct Strict {
+    queue: Arc<Queue>,
+    name: Name,
+}
+
+impl Drop for Strict {
+    fn drop(&mut self) {
+        let mut strict = locked(&self.queue.strict);
+        if let Some(count) = strict.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                strict.remove(&self.name);
+            }
+        }
+    }
 }
 
 /// Whether two holders exclude each other.
@@ -51,6 +72,8 @@ struct Line {
     /// How often the turn or the hold went from one local task to the next, since others last had a chance.
     passed: u32,
     holder: Weak<Entry>,
+    /// The hold that has the turn while no task is in it: whoever comes has it, or ends its rest.
+    resting: Weak<Entry>,
     /// What a task that has the turn asks the store; of several, the last.
     asks: Weak<Request>,
     evidence: Evidence,
@@ -67,7 +90,7 @@ struct Place {
 }
 
 /// How a waiter would use a hold that another task of this client passes on.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Inherits {
     /// A hold goes to those alone who would have asked the store for the same.
     pub(crate) settings: Arc<Checked>,
@@ -93,6 +116,17 @@ impl Heir {
     }
 }
 
+/// What a task finds that comes to the line.
+#[derive(Debug)]
+pub(crate) enum Entered {
+    /// To ask the store.
+    Turn(Turn),
+    /// A hold of this client that rests, and that the task may have as it is. Nobody else is offered it meanwhile.
+    Resting(Arc<Entry>),
+    /// A place in the line. If a hold rests that this task cannot use, it has to end.
+    Waiter(Waiter, Option<Arc<Entry>>),
+}
+
 /// What waiting for the turn has brought.
 #[derive(Debug)]
 pub(crate) enum Waited {
@@ -100,6 +134,8 @@ pub(crate) enum Waited {
     Turn(Turn),
     /// The lock itself, from the task before.
     Held(Guard),
+    /// To ask the store without a turn.
+    Alone,
 }
 
 /// What a waiter is told.
@@ -121,6 +157,7 @@ impl Line {
             arrivals: 0,
             passed: 0,
             holder: Weak::new(),
+            resting: Weak::new(),
             asks: Weak::new(),
             evidence: Evidence::default(),
         }
@@ -177,24 +214,57 @@ impl Queue {
         Some(self.turn(name, 0))
     }
 
-    /// The turn, or a place in the line: first come, first served.
+    /// A task asks in strict order from now on.
+    pub(crate) fn strict(self: &Arc<Self>, name: &Name) -> Strict {
+        *locked(&self.strict).entry(name.clone()).or_default() += 1;
+        Strict {
+            queue: self.clone(),
+            name: name.clone(),
+        }
+    }
+
+    /// The hold of this client that rests, which nobody is offered any more after this.
+    pub(crate) fn resting(&self, name: &Name) -> Option<Arc<Entry>> {
+        let mut lines = locked(&self.lines);
+        let resting = std::mem::take(&mut lines.get_mut(name)?.resting);
+        drop(lines);
+        resting.upgrade()
+    }
+
+    /// The turn, a hold that rests, or a place in the line: first come, first served.
     pub(crate) fn enter(
         self: &Arc<Self>,
         name: &Name,
         company: Company,
         patience: Duration,
         inherits: Option<Inherits>,
+        joins: bool,
         now: Moment,
-    ) -> Result<Turn, Waiter> {
+    ) -> Entered {
         let mut lines = locked(&self.lines);
         let Some(line) = lines.get_mut(name) else {
             lines.insert(name.clone(), Line::new(company));
-            return Ok(self.turn(name, 0));
+            return Entered::Turn(self.turn(name, 0));
         };
-        if line.has_room_for(company) {
+        // One that may join waits for the answer of the one that asks.
+        if !joins && line.has_room_for(company) {
             line.turns += 1;
-            return Ok(self.turn(name, 0));
+            return Entered::Turn(self.turn(name, 0));
         }
+        // Out of the lock before it is dropped, as in `holder`.
+        let resting = std::mem::take(&mut line.resting).upgrade();
+        let is_the_same = |entry: &Arc<Entry>| {
+            let settings = inherits.as_ref().map(|inherits| &inherits.settings);
+            settings.is_some_and(|settings| Arc::ptr_eq(settings, &entry.settings))
+        };
+        let unusable = match resting {
+            Some(entry) if is_the_same(&entry) => {
+                line.passed = line.passed.saturating_add(1);
+                line.evidence.busy(now);
+                return Entered::Resting(entry);
+            }
+            unusable => unusable,
+        };
         let (tell, told) = oneshot::channel();
         line.arrivals += 1;
         let place = Place {
@@ -205,14 +275,42 @@ impl Queue {
         };
         let is_first = line.waiting.is_empty();
         line.waiting.insert(line.arrivals, place);
-        Err(Waiter {
+        let waiter = Waiter {
             is_first,
             queue: self.clone(),
             name: name.clone(),
             place: line.arrivals,
             arrived: now,
             told,
-        })
+        };
+        let holder = is_first.then(|| line.holder.upgrade()).flatten();
+        drop(lines);
+        if let Some(holder) = holder {
+            holder.others_came();
+        }
+        Entered::Waiter(waiter, unusable)
+    }
+
+    /// Whether a reader may join a hold: not when a writer of this client has the turn, is next in line, or asks in strict order.
+    pub(crate) fn readers_may_join(&self, name: &Name) -> bool {
+        let lines = locked(&self.lines);
+        if locked(&self.strict).contains_key(name) {
+            return false;
+        }
+        let Some(line) = lines.get(name) else {
+            return true;
+        };
+        let next = line
+            .waiting
+            .first_key_value()
+            .map(|(_, place)| place.company);
+        line.company == Company::Together && next != Some(Company::Alone)
+    }
+
+    /// Whether a task of this client waits for its turn.
+    pub(crate) fn is_waited_for(&self, name: &Name) -> bool {
+        let lines = locked(&self.lines);
+        lines.get(name).is_some_and(|line| !line.waiting.is_empty())
     }
 
     /// The hold of this client that excludes everybody else at `now`: every other try is in vain.
@@ -248,6 +346,7 @@ impl Queue {
             return;
         };
         line.holder = Weak::new();
+        line.resting = Weak::new();
         if let Some(request) = line.asks.upgrade()
             && line.company == Company::Alone
         {
@@ -334,6 +433,19 @@ impl Turn {
             span: inherits.span,
             tell: place.tell,
         })
+    }
+
+    /// The hold rests from now on, and whoever comes finds it. `false` when somebody waits already.
+    pub(crate) fn rests(&self, hold: &Arc<Entry>) -> bool {
+        let mut lines = locked(&self.queue.lines);
+        let strict = locked(&self.queue.strict).contains_key(&self.name);
+        match lines.get_mut(&self.name) {
+            Some(line) if line.waiting.is_empty() && !strict => {
+                line.resting = Arc::downgrade(hold);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// The release of the hold is under way.
@@ -426,6 +538,19 @@ impl Waiter {
         evidence
             || asks.is_some_and(|request| request.is_contended())
             || holder.is_some_and(|hold| hold.is_held(now))
+    }
+
+    /// Whether a reader that waits to join could ask the store beside the one that does: that one was not told to wait.
+    pub(crate) fn could_ask_beside(&self) -> bool {
+        // Out of the lock before it is dropped, as in `holder`.
+        let asks = {
+            let lines = locked(&self.queue.lines);
+            match lines.get(&self.name) {
+                Some(line) if line.company == Company::Together => line.asks.upgrade(),
+                _ => return false,
+            }
+        };
+        !asks.is_some_and(|request| request.is_contended())
     }
 
     /// Waits for the turn, or for the hold itself. It must not be called again after that.

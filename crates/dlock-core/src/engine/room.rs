@@ -228,8 +228,10 @@ impl Room {
                 self.begin(&client, work)
             };
             tokio::select! {
-                () = self.ledger.rung(self.post) => {}
+                biased;
+                // First, so that a client that rings without end does not keep its trips from going on.
                 Some(()) = self.trips.next() => {}
+                () = self.ledger.rung(self.post) => {}
                 () = self.clock.sleep_until(next), if next != Moment::NEVER => {}
             }
         }
@@ -245,6 +247,10 @@ impl Room {
         }
         for entry in &work.lost {
             client.lose_to_the_clock(entry);
+        }
+        for entry in work.watch {
+            self.trips
+                .push(Box::pin(trips::watch(client.clone(), entry)));
         }
         for (mut due, slots) in [
             (work.renew, &self.slots.renewals),
@@ -300,7 +306,7 @@ impl Drop for Room {
             Post::Standby => client.rooms.standby.store(false, Ordering::Release),
         }
         if !client.rooms.can_finish() {
-            self.ledger.orphan();
+            self.ledger.orphan(self.clock.now());
         }
         self.ledger.ring_all();
     }

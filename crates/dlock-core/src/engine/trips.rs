@@ -162,3 +162,50 @@ pub(super) async fn give_back(
     };
     client.trip(limit, client.backend.release(&lease)).await
 }
+
+/// Listens for others who wait for a hold that rests now and then, until the hold has ended.
+pub(super) fn watch(client: Arc<Client>, entry: Arc<Entry>) -> impl Future<Output = ()> {
+    // Before the first poll, which may never come.
+    let watch = Watch {
+        client,
+        entry,
+        is_over: false,
+    };
+    listen(watch)
+}
+
+async fn listen(mut watch: Watch) {
+    let (client, entry) = (watch.client.clone(), watch.entry.clone());
+    let ended = async {
+        loop {
+            let mut change = std::pin::pin!(entry.change());
+            change.as_mut().enable();
+            if entry.ending() != Ending::NotYet {
+                return;
+            }
+            change.await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = ended => {}
+        () = client.others_wait(&entry) => client.ledger.wanted(&entry, client.clock.now()),
+    }
+    watch.is_over = true;
+}
+
+/// If the runtime ends, another room listens.
+struct Watch {
+    client: Arc<Client>,
+    entry: Arc<Entry>,
+    is_over: bool,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let now = self.client.clock.now();
+            self.client.ledger.no_longer_watched(&self.entry, now);
+        }
+    }
+}

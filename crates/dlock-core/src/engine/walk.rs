@@ -7,8 +7,10 @@ use super::acquire::{Ask, Patience};
 use super::client::{Client, in_runtime};
 use super::entry::Entry;
 use super::ledger::{Asker, closed};
-use super::queue::{Company, Inherits, Turn, Waited};
-use crate::backend::{Attempt, Backoff, Fairness, Lease, Request, WakeUp, random_between, wait};
+use super::queue::{Company, Entered, Inherits, Turn, Waited};
+use crate::backend::{
+    Attempt, Backoff, Fairness, Hearing, Lease, Request, WakeUp, random_between, wait,
+};
 use crate::lock::guard::Guard;
 use crate::{Error, ErrorKind, HeldNow, Mode, Moment, Order, Owner, Result};
 
@@ -32,6 +34,8 @@ enum Admission {
     Go(Option<Turn>),
     /// Another task of this client has passed its hold on.
     Held(Guard),
+    /// The hold that rested was no longer good, and goes back to the store.
+    Again,
     Busy,
 }
 
@@ -66,17 +70,27 @@ impl Walk<'_> {
         if let Some(guard) = self.reenter(owner)? {
             return Ok(Some(guard));
         }
+        if let Some(guard) = self.join(owner) {
+            return Ok(Some(guard));
+        }
+        // From before the look for a hold that rests, so that none begins to rest before this task.
+        let _waits_at_the_store =
+            (self.ask.settings.order == Order::Strict).then(|| client.queue.strict(&self.ask.name));
         let turn = loop {
             match self.admission(owner).await? {
                 Admission::Go(turn) => break turn,
                 Admission::Held(guard) if guard.is_held() => return Ok(Some(guard)),
                 // It came when this task could not run, and its time has passed since (C7).
                 Admission::Held(late) => drop(late),
+                Admission::Again => {}
                 Admission::Busy => return Ok(None),
             }
         };
-        // Another task of the same owner may have got in meanwhile.
+        // Another task of the same owner, or another reader, may have got in meanwhile.
         if let Some(guard) = self.reenter(owner)? {
+            return Ok(Some(guard));
+        }
+        if let Some(guard) = self.join(owner) {
             return Ok(Some(guard));
         }
         self.ask_the_store(turn, owner).await
@@ -91,6 +105,37 @@ impl Walk<'_> {
         };
         let entry = client.ledger.reenter(owner, name, *mode, self.now())?;
         Ok(entry.map(|entry| Guard::new(client.clone(), entry, true)))
+    }
+
+    /// Whether this is a reader that may join a hold of its client.
+    fn joins(&self, owner: Option<Owner>) -> bool {
+        let Ask { settings, mode, .. } = self.ask;
+        settings.readers_in_a_hold > 1
+            && *mode == Mode::Shared
+            && owner.is_none()
+            && self.passes_on()
+    }
+
+    fn join(&self, owner: Option<Owner>) -> Option<Guard> {
+        let Ask {
+            client,
+            name,
+            settings,
+            ..
+        } = self.ask;
+        if !self.joins(owner) || !client.queue.readers_may_join(name) {
+            return None;
+        }
+        let now = self.now();
+        let entry = client.ledger.join(name, settings, now)?;
+        Some(Guard::joined(client.clone(), entry, now))
+    }
+
+    /// A hold that rests is this task's, if it is still good.
+    fn resume(&self, entry: &Arc<Entry>, heir: &Inherits) -> Option<Guard> {
+        let client = &self.ask.client;
+        let resumed = client.ledger.resume(entry, heir, self.now());
+        resumed.then(|| Guard::new(client.clone(), entry.clone(), false))
     }
 
     fn now(&self) -> Moment {
@@ -112,10 +157,31 @@ impl Walk<'_> {
             ..
         } = self.ask;
         if settings.order == Order::Strict {
+            if let Some(resting) = client.queue.resting(name) {
+                tokio::select! {
+                    biased;
+                    // If the store does not answer, the task hears it from the store itself.
+                    _ = client.end_rest(&resting) => {}
+                    () = self.at(self.deadline) => return Err(self.unanswered().with_held(HeldNow::No)),
+                    () = client.ledger.closed() => return Err(closed()),
+                }
+            }
             return Ok(Admission::Go(None));
         }
         let company = Company::from(*mode);
+        let inherits = (company == Company::Alone && self.passes_on()).then(|| Inherits {
+            settings: settings.clone(),
+            owner,
+            span: self.asked_in,
+        });
         if self.patience == Patience::Try {
+            if let Some(resting) = client.queue.resting(name) {
+                let heir = inherits.filter(|heir| Arc::ptr_eq(&heir.settings, &resting.settings));
+                if let Some(guard) = heir.and_then(|heir| self.resume(&resting, &heir)) {
+                    return Ok(Admission::Held(guard));
+                }
+                client.end_rest(&resting).await?;
+            }
             if let Some(turn) = client.queue.try_enter(name, company) {
                 return Ok(Admission::Go(Some(turn)));
             }
@@ -125,26 +191,44 @@ impl Walk<'_> {
                 None => Admission::Go(None),
             });
         }
-        let patience = settings.outage;
-        let inherits = (company == Company::Alone && self.passes_on()).then(|| Inherits {
-            settings: settings.clone(),
-            owner,
-            span: self.asked_in,
-        });
-        let entered = client
-            .queue
-            .enter(name, company, patience, inherits, self.started);
+        let entered = client.queue.enter(
+            name,
+            company,
+            settings.outage,
+            inherits.clone(),
+            self.joins(owner),
+            self.started,
+        );
         let mut waiter = match entered {
-            Ok(turn) => return Ok(Admission::Go(Some(turn))),
-            Err(waiter) => waiter,
+            Entered::Turn(turn) => return Ok(Admission::Go(Some(turn))),
+            Entered::Resting(entry) => {
+                let guard = inherits.and_then(|heir| self.resume(&entry, &heir));
+                return Ok(guard.map_or(Admission::Again, Admission::Held));
+            }
+            Entered::Waiter(waiter, resting) => {
+                if let Some(entry) = resting {
+                    client.ledger.end_rest(&entry, self.now());
+                }
+                waiter
+            }
         };
         let is_first = waiter.is_first;
+        let joins = self.joins(owner);
+        // One that waits to join asks for itself when the one that asks goes nowhere: its future may not be polled.
+        let mut alone_at = joins.then(|| self.now() + settings.trip_timeout);
         let turn = async {
-            tokio::select! {
-                biased;
-                turn = waiter.turn() => turn.map(Some),
-                () = self.at(self.deadline) => Ok(None),
-                () = client.ledger.closed() => Err(closed()),
+            loop {
+                tokio::select! {
+                    biased;
+                    turn = waiter.turn() => return turn.map(Some),
+                    () = self.at(self.deadline) => return Ok(None),
+                    () = client.ledger.closed() => return Err(closed()),
+                    () = self.at(alone_at) => {}
+                }
+                if waiter.could_ask_beside() {
+                    return Ok(Some(Waited::Alone));
+                }
+                alone_at = Some(self.now() + settings.trip_timeout);
             }
         };
         let turn = if is_first {
@@ -155,6 +239,7 @@ impl Walk<'_> {
         match turn {
             Some(Waited::Turn(turn)) => return Ok(Admission::Go(Some(turn))),
             Some(Waited::Held(guard)) => return Ok(Admission::Held(guard)),
+            Some(Waited::Alone) => return Ok(Admission::Go(None)),
             None => {}
         }
         if waiter.is_contended(self.now(), settings.trip_timeout) {
@@ -396,6 +481,8 @@ impl Walk<'_> {
         let trip = self.now() + self.ask.settings.trip_timeout;
         let others_wait = tokio::select! {
             biased;
+            // Somebody who waits shows late, for the sake of the store, and an older version not at all: they need the pause too.
+            () = std::future::ready(()), if capabilities.wanted == Hearing::Asks => true,
             others_wait = self.ask.client.backend.others_wait(&self.ask.name) => others_wait,
             () = self.at(Some(trip.min(self.deadline.unwrap_or(Moment::NEVER)))) => true,
         };

@@ -26,7 +26,7 @@ fn doubt_follows_from_the_kind() {
 }
 
 /// Every kind, with what it says of itself about a retry. The match below makes a new kind stop the build here.
-const KINDS: [(ErrorKind, bool); 11] = [
+pub(crate) const KINDS: [(ErrorKind, bool); 11] = [
     (ErrorKind::Invalid, false),
     (ErrorKind::Unsupported, false),
     (ErrorKind::Unreachable, true),

@@ -1,9 +1,10 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{join_all, select_all};
 
 use super::signal::{LossSignal, Watched};
 use crate::engine::client::{Client, reason_of};
@@ -61,11 +62,16 @@ struct Grip {
     stay: u32,
     /// Cleared when the hold was left.
     on: bool,
+    /// Set when it is of a reader that joined a hold of its client.
+    joined_at: Option<Moment>,
+    /// Of a hold that readers may join: set when this one has left it while it was good, for those who watch the loss of this one.
+    left: Option<Arc<AtomicBool>>,
 }
 
 impl Drop for Grip {
     fn drop(&mut self) {
         if self.on {
+            self.has_left();
             self.client.drop_hold(&self.entry);
         }
     }
@@ -76,25 +82,70 @@ impl Grip {
         self.entry.token(self.stay)
     }
 
+    /// Resolves when somebody else wants the lock.
+    async fn wanted(&self) {
+        let Self { client, entry, .. } = self;
+        let name = entry.name();
+        let mut others_wait = std::pin::pin!(client.others_wait(entry));
+        loop {
+            let mut change = std::pin::pin!(entry.change());
+            change.as_mut().enable();
+            if entry.is_wanted() || client.queue.is_waited_for(&name) {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = change => {}
+                () = &mut others_wait => return,
+            }
+        }
+    }
+
+    /// What the ledger does not know of a reader that leaves a hold in which others may be: the time of one that joined, and
+    /// that a loss after this is not its own (C9).
+    fn has_left(&self) {
+        if let Some(left) = &self.left
+            && self.entry.is_held(self.client.clock.now())
+        {
+            left.store(true, Ordering::Release);
+            self.entry.others_came();
+        }
+        if let Some(since) = self.joined_at {
+            let time = self.client.clock.now().since(since);
+            self.client.ledger.stats.held(Some(time));
+        }
+    }
+
     async fn release(mut self) -> Result<Released> {
         self.on = false;
+        self.has_left();
         self.client.release(&self.entry).await
     }
 }
 
 impl Guard {
     pub(crate) fn new(client: Arc<Client>, entry: Arc<Entry>, reentry: bool) -> Self {
+        let may_be_joined = entry.settings.readers_in_a_hold > 1 && entry.mode() == Mode::Shared;
         Self {
             first: Grip {
                 client,
+                left: may_be_joined.then(Arc::default),
                 // It does not change while somebody is in.
                 stay: entry.stay(),
                 entry,
                 on: true,
+                joined_at: None,
             },
             rest: Vec::new(),
             reentry,
         }
+    }
+
+    /// Of a reader that has joined a hold of its client.
+    pub(crate) fn joined(client: Arc<Client>, entry: Arc<Entry>, now: Moment) -> Self {
+        let mut guard = Self::new(client, entry, false);
+        guard.first.joined_at = Some(now);
+        guard
     }
 
     /// Several guards as one; `None` when there are none.
@@ -116,9 +167,9 @@ impl Guard {
         self.reentry
     }
 
-    /// Whether another task of this client has passed the hold on.
+    /// Whether another task of this client has passed the hold on, or lets this one join it.
     pub(crate) fn was_passed_on(&self) -> bool {
-        self.first.stay > 0
+        self.first.stay > 0 || self.first.joined_at.is_some()
     }
 
     /// The task to which the hold was passed on has it in its hands.
@@ -162,6 +213,18 @@ impl Guard {
         lease
             .map(|lease| lease.attempt().to_string())
             .unwrap_or_default()
+    }
+
+    /// The release of this hold goes to the store, also when another task of the client waits for it (C21), and also with
+    /// [`linger`](crate::Settings::linger).
+    ///
+    /// For a helper of a backend that proves a hold to others by what the store has of it: the store does not tell apart the tasks to which a
+    /// hold is passed on, so the proof would outlive the guard. Readers that have joined it already
+    /// ([`readers_join`](crate::Settings::readers_join)) stay in it, and the proof of a read hold lasts as long as they do.
+    pub fn not_passed_on(&self) {
+        for grip in self.grips() {
+            grip.entry.is_not_passed_on();
+        }
     }
 
     /// Whether the hold is good right now. It reads the clock: it turns false as soon as the lease may have passed, even if no
@@ -287,6 +350,39 @@ impl Guard {
         self.loss_signal().reason().await
     }
 
+    /// Resolves when somebody else wants the lock, another task of this client or another client; at once if somebody does already
+    /// (C23). A long holder can then give way: finish the step it is at, release, and ask again at the end of the line.
+    ///
+    /// Other clients are heard where the store can tell ([`Capability::Wanted`]): at once where it pushes, else with the next renewal.
+    /// It is a hint: who wanted the lock may have given up since. Of several locks as one, any of them.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// # async fn next_step() -> bool { false }
+    /// let mutex = locks.mutex("shard:7")?;
+    /// let mut guard = mutex.lock().await?;
+    /// while next_step().await {
+    ///     // Between two steps, whoever waits gets the lock.
+    ///     if futures::FutureExt::now_or_never(guard.wanted()).is_some() {
+    ///         guard.release().await?;
+    ///         guard = mutex.lock().await?;
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it changes nothing.
+    pub async fn wanted(&self) {
+        let grips = self.grips().map(|grip| Box::pin(grip.wanted()));
+        let _ = select_all(grips).await;
+    }
+
     /// The loss signal as a value of its own, for a task that watches.
     pub fn loss_signal(&self) -> LossSignal {
         LossSignal {
@@ -297,6 +393,7 @@ impl Guard {
                     clock: grip.client.clock.clone(),
                     entry: grip.entry.clone(),
                     stay: grip.stay,
+                    left: grip.left.clone(),
                 })
                 .collect(),
         }

@@ -205,9 +205,26 @@ impl Locks {
     /// When the store did not confirm.
     pub async fn break_lock(&self, name: impl AsRef<str>) -> Result<bool> {
         let name = Name::new(name)?;
+        // What this client holds must not be passed on, be joined or linger after it was broken.
+        let now = self.client.clock.now();
+        if let Some(hold) = self.client.queue.holder(&name, now) {
+            hold.is_not_passed_on();
+        }
+        self.client.ledger.nobody_joins(&name);
         let broken = self
-            .trip(Operation::Break, self.client.backend.break_lock(&name))
-            .await?;
+            .trip(Operation::Break, async {
+                let resting = self.client.queue.resting(&name);
+                let lingered = resting.is_some();
+                if let Some(resting) = resting {
+                    self.client.end_rest(&resting).await?;
+                }
+                let broken = self.client.backend.break_lock(&name).await?;
+                Ok(broken || lingered)
+            })
+            .await;
+        // Once more, for a reader that was granted meanwhile.
+        self.client.ledger.nobody_joins(&name);
+        let broken = broken?;
         if broken {
             tracing::warn!(%name, backend = self.client.backend_name(), "lock broken by force");
         }

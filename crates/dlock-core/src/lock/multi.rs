@@ -305,6 +305,8 @@ impl Held {
         let Some(guard) = Guard::join(self.guards) else {
             return true;
         };
+        // Nobody had the locks all together: they are for others, not for the next task of this client.
+        guard.not_passed_on();
         let until = self.deadline.max(self.clock.now() + LAST_CHANCE);
         tokio::select! {
             biased;

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use crate::clock::drift_margin;
 use crate::name::check_text;
-use crate::{Capabilities, Error, ErrorKind, Liveness, Result};
+use crate::{Capabilities, Capability, Error, ErrorKind, Liveness, Result};
 
 pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
 pub(crate) const DEFAULT_TRIP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -11,6 +11,7 @@ const DEFAULT_OUTAGE: Duration = Duration::from_secs(10);
 /// Of turns that are a trip each, and of those that are passed on without one.
 const DEFAULT_LOCAL_TURNS: u32 = 16;
 const DEFAULT_TURNS_PASSED_ON: u32 = 64;
+const DEFAULT_READERS_IN_A_HOLD: u32 = 256;
 /// A hold is passed on locally for as long as its hand-over through the store would take, within these.
 const LOCAL_TIME: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(10));
 const DEFAULT_WARN_AFTER: Duration = Duration::from_secs(60);
@@ -68,6 +69,8 @@ pub struct Settings {
     order: Option<Order>,
     local_turns: Option<u32>,
     local_time: Option<Duration>,
+    linger: Option<Duration>,
+    readers_join: Option<bool>,
     label: Option<Arc<str>>,
     group: Option<Arc<str>>,
 }
@@ -159,6 +162,39 @@ impl Settings {
         self
     }
 
+    /// How long this client keeps an exclusive lock after its release when no task of it waits, so that its next acquire costs no trip.
+    /// Default: zero, which gives it back at once.
+    ///
+    /// The lock *lingers*: in the store it is held, and `inspect` shows it so, with this client's label, while no task is in. It goes
+    /// back when somebody of another client waits and the store tells (see [`Capabilities::wanted`]; where it cannot, others wait for
+    /// the whole time), when the time has passed, when a local task wants it in another way, at [`close`](crate::Locks::close), and
+    /// with its tokens: a grant has [`local_turns`](Settings::local_turns) of them. A process that dies meanwhile leaves it until
+    /// its lease or session is over, as for any hold, and a program that ends should call `close`: until then, and for this time at the
+    /// most, a lingering lock keeps its client alive and renews.
+    ///
+    /// A store whose grants bring one token cannot ([`Capability::PassOn`](crate::Capability::PassOn)), and neither can
+    /// [`Order::Strict`]. At most 7 days. Choose about the time between two uses of the same lock, and much less than others may wait.
+    pub fn linger(mut self, time: Duration) -> Self {
+        self.linger = Some(time);
+        self
+    }
+
+    /// Whether tasks of this client that want to read join a read hold that the client has, without a trip. Default: no, each asks the
+    /// store.
+    ///
+    /// Readers with the same settings and without an [`Owner`](crate::Owner) then share one hold: its lease, its loss, and its **token**,
+    /// which is why it has to be asked for. A token of its own would be below one that a reader of another client got meanwhile, and a
+    /// resource that has seen that one would refuse a valid holder. The hold goes back to the store with the last of them. Others are
+    /// kept waiting no longer than by a hold that is passed on (C21): nobody joins once [`local_time`](Settings::local_time) has
+    /// passed since the grant, after [`local_turns`](Settings::local_turns) readers (256 by default), or when a writer of this client is next.
+    ///
+    /// It goes neither with [`Order::Strict`] or `local_turns(1)`, which ask the store for everybody, nor with
+    /// [`max_hold`](Settings::max_hold), which ends the hold of one guard.
+    pub fn readers_join(mut self, on: bool) -> Self {
+        self.readers_join = Some(on);
+        self
+    }
+
     /// Who holds, for people to read with `inspect`. Default: program, host and process id. At most 1024 bytes, no control
     /// characters, nothing secret: everybody who can read the store can read it.
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
@@ -200,6 +236,8 @@ impl Settings {
             order: self.order.or(base.order),
             local_turns: self.local_turns.or(base.local_turns),
             local_time: self.local_time.or(base.local_time),
+            linger: self.linger.or(base.linger),
+            readers_join: self.readers_join.or(base.readers_join),
             label: self.label.or(base.label),
             group: self.group.or(base.group),
         }
@@ -246,6 +284,37 @@ impl Settings {
                 "local_turns is 0: give 1 or more, 1 being the most polite",
             ));
         }
+        let turns_passed_on = self
+            .local_turns
+            .unwrap_or(DEFAULT_TURNS_PASSED_ON)
+            .min(capabilities.turns);
+        let order = self.order.unwrap_or_default();
+        let linger = self.linger.filter(|time| !time.is_zero());
+        if let Some(time) = linger {
+            in_range("the time to linger", time, moment, LONGEST_LEASE)?;
+            capabilities.require(&[Capability::PassOn])?;
+            if turns_passed_on == 1 || order == Order::Strict {
+                return Err(Error::invalid(
+                    "a lock lingers to save the next task a trip, and local_turns(1) or Order::Strict ask the store for every turn: \
+                     leave one of them out, or set linger to zero",
+                ));
+            }
+        }
+        let readers_in_a_hold = match self.readers_join {
+            Some(true) => self.local_turns.unwrap_or(DEFAULT_READERS_IN_A_HOLD),
+            _ => 1,
+        };
+        if self.readers_join == Some(true) && (readers_in_a_hold == 1 || order == Order::Strict) {
+            return Err(Error::invalid(
+                "readers join a hold to save a trip, and local_turns(1) or Order::Strict ask the store for every one of them: leave \
+                 one of them out",
+            ));
+        }
+        if self.readers_join == Some(true) && self.max_hold.is_some() {
+            return Err(Error::invalid(
+                "max_hold ends the hold of one guard, and readers who join share one hold: leave max_hold or readers_join out",
+            ));
+        }
         let label = self.label.clone().unwrap_or_else(default_label);
         check_label(&label)?;
         let group = self.group.clone().unwrap_or_default();
@@ -260,13 +329,12 @@ impl Settings {
             trip_timeout,
             outage: self.outage.unwrap_or(DEFAULT_OUTAGE),
             warn_after: (warn_after < Duration::MAX).then_some(warn_after),
-            order: self.order.unwrap_or_default(),
+            order,
             turns_before_a_pause: self.local_turns.unwrap_or(DEFAULT_LOCAL_TURNS),
-            turns_passed_on: self
-                .local_turns
-                .unwrap_or(DEFAULT_TURNS_PASSED_ON)
-                .min(capabilities.turns),
+            turns_passed_on,
             local_time: self.local_time,
+            linger,
+            readers_in_a_hold,
             label,
             group,
         })
@@ -293,6 +361,10 @@ pub(crate) struct Checked {
     /// How many turns a hold may have before it goes back to the store, the first included.
     pub(crate) turns_passed_on: u32,
     local_time: Option<Duration>,
+    /// How long a hold is kept after its release, where it is.
+    pub(crate) linger: Option<Duration>,
+    /// How many readers of the client may be in one hold, one after the other or together; 1: each asks the store.
+    pub(crate) readers_in_a_hold: u32,
     pub(crate) label: Arc<str>,
     pub(crate) group: Arc<str>,
 }
@@ -385,6 +457,18 @@ mod tests {
                 "the maximum hold is 0ns",
             ),
             (Settings::new().local_turns(0), "local_turns is 0"),
+            (
+                Settings::new().readers_join(true).local_turns(1),
+                "readers join a hold to save a trip",
+            ),
+            (
+                Settings::new().readers_join(true).order(Order::Strict),
+                "readers join a hold to save a trip",
+            ),
+            (
+                Settings::new().readers_join(true).max_hold(second),
+                "leave max_hold or readers_join out",
+            ),
             (Settings::new().label("a\nb"), "control character"),
             (Settings::new().label("x".repeat(2000)), "limit is 1024"),
         ] {

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use futures::future::select_all;
@@ -20,17 +21,28 @@ pub(super) struct Watched {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) entry: Arc<Entry>,
     pub(super) stay: u32,
+    pub(super) left: Option<Arc<AtomicBool>>,
 }
 
 impl Watched {
+    /// A reader that joined may have left a hold that goes on without it.
+    fn ending(&self) -> Ending {
+        let has_left = |left: &Arc<AtomicBool>| left.load(Ordering::Acquire);
+        match &self.left {
+            Some(left) if has_left(left) => Ending::LetGo,
+            _ => self.entry.ending_of_stay(self.stay),
+        }
+    }
+
     /// Resolves when the hold is lost, with the reason, or when it was released.
     async fn lost(&self) -> Option<LossReason> {
         if let Some(client) = self.client.upgrade() {
             client.ensure_rooms();
         }
         loop {
-            self.entry.ended(self.stay, self.clock.as_ref()).await;
-            match self.entry.ending_of_stay(self.stay) {
+            let clock = self.clock.as_ref();
+            self.entry.ended(|| self.ending(), clock).await;
+            match self.ending() {
                 Ending::Lost(reason) => return Some(reason),
                 Ending::LetGo => return None,
                 Ending::NotYet => {}
@@ -74,11 +86,7 @@ impl LossSignal {
 impl fmt::Debug for LossSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
-            .entries(
-                self.watched
-                    .iter()
-                    .map(|watched| watched.entry.ending_of_stay(watched.stay)),
-            )
+            .entries(self.watched.iter().map(Watched::ending))
             .finish()
     }
 }

@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::backend::{Attempt, Busy, Lease, Request};
-use dlock_core::{ErrorKind, Moment};
+use dlock_core::{ErrorKind, Moment, kit};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::call_sign::CallSign;
-use super::kind::{Grab, Proof};
+use super::kind::{Grab, NOW, Proof};
 use super::mark::{HoldKey, MarkPeek, MarkRow, MarkVersion, claim_args, version_args};
-use super::{AttemptState, CarriedLocks, Hold, HoldConnection, undo, within};
+use super::wait::PlaceOfWaiter;
+use super::{AttemptState, CarriedLocks, Hold, HoldConnection, within};
 use crate::connect::Connection;
 use crate::error::Trouble;
+use crate::fence::first_of;
 
 /// How often a mark that others change is looked at. They have lost the lock, so they are few.
 const LOOKS: usize = 16;
@@ -24,6 +26,8 @@ struct Granted<'a> {
     call_sign: CallSign,
     /// When the request was sent that proved, last, that the connection has the lock.
     proved: Moment,
+    /// Where it stands among those who wait.
+    waits: Option<PlaceOfWaiter>,
 }
 
 /// What to do about a mark.
@@ -37,13 +41,7 @@ enum Next {
 impl CarriedLocks {
     pub(super) async fn take(&self, request: &Request, wait: bool) -> Result<Attempt, Trouble> {
         let attempt = request.attempt();
-        if undo::is_abandoned(attempt) {
-            return Err(Trouble::new(
-                ErrorKind::Store,
-                "this attempt was abandoned: make a new one",
-            )
-            .unsent());
-        }
+        kit::refuse_abandoned(attempt)?;
         if let Some(hold) = self.held(attempt) {
             return self.again(request, &hold).await;
         }
@@ -54,7 +52,7 @@ impl CarriedLocks {
         let nothing_left = match &outcome {
             Ok(Attempt::Held(_)) => false,
             Ok(Attempt::Busy(_)) => true,
-            Err(trouble) => trouble.is_unsent(),
+            Err(trouble) => !trouble.is_sent(),
         };
         if nothing_left {
             self.attempts().remove(&attempt);
@@ -84,7 +82,8 @@ impl CarriedLocks {
             }
             Grab::Busy => {
                 request.mark_contended();
-                self.queue(request, &mut granted.connection, granted.call_sign, limit)
+                granted.waits = self
+                    .queue(request, &mut granted.connection, granted.call_sign, limit)
                     .await?;
                 // The mark may have been read when the wait began.
                 None
@@ -107,7 +106,7 @@ impl CarriedLocks {
             let (limit, proved) = (self.limit(request), request.now());
             let grab = self
                 .kind
-                .grab(&mut connection, &self.shared, request.name(), false, limit);
+                .grab(&mut connection, &self.shared, request.name(), NOW, limit);
             match within(limit, grab).await {
                 Ok(grab) => {
                     let granted = Granted {
@@ -115,6 +114,7 @@ impl CarriedLocks {
                         connection,
                         call_sign,
                         proved,
+                        waits: None,
                     };
                     return Ok((granted, grab));
                 }
@@ -225,6 +225,8 @@ impl CarriedLocks {
                 call_sign: granted.call_sign,
             }),
             key,
+            waited: granted.waits,
+            opened_as: granted.call_sign.connection,
             _permit: permit,
         });
         self.attempts()
@@ -262,5 +264,5 @@ impl CarriedLocks {
 }
 
 fn lease(request: &Request, proved: Moment, key: HoldKey) -> Lease {
-    Lease::new(request, proved).with_token(key.fence)
+    Lease::new(request, proved).with_token(first_of(key.fence))
 }

@@ -19,12 +19,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CallSign {
     pub(super) number: u64,
+    /// The server's number of it, as far as this client has opened it; 0 for others.
+    pub(super) connection: u32,
 }
 
 impl CallSign {
     pub(super) fn of(connection: &Connection) -> Self {
         Self {
             number: connection.call_sign(),
+            connection: connection.id(),
         }
     }
 }

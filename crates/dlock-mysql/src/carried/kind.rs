@@ -6,17 +6,20 @@ use dlock_core::backend::Lease;
 use dlock_core::{ErrorKind, Name};
 
 use super::mark::{HoldKey, MarkPeek, MarkRow, MarkStatements};
+use super::wait::{PLACES, PlaceOfWaiter};
 use crate::config::{Config, LockMode};
 use crate::connect::{Answer, Arg, Connection, Job, SharedConnections};
 use crate::error::Trouble;
-use crate::key::advisory;
+use crate::key::{advisory, place_of_waiter};
 use crate::schema::{quoted, statement};
 use crate::server::{Scope, is_off};
 
+/// Not to wait.
+pub(super) const NOW: Duration = Duration::ZERO;
 /// A wait for a named lock ends after this time, and is begun again. A server that waits so notices when the waiter's connection ends.
-const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// The same for a row lock, where it does not notice: a waiter that died stays in the queue for this long.
-const LONGEST_ROW_WAIT: Duration = Duration::from_secs(4);
+pub(super) const LONGEST_ROW_WAIT: Duration = Duration::from_secs(4);
 /// A row can be made by others at the same time, but is never removed.
 const FIRST_USES: usize = 3;
 /// NOWAIT, as MariaDB calls it.
@@ -29,6 +32,7 @@ const NO_WAIT: u16 = 3572;
 pub(super) struct Kind {
     pub(super) marks: MarkStatements,
     first_use: String,
+    scope: Scope,
     how: How,
 }
 
@@ -43,8 +47,6 @@ enum How {
     Named {
         grab: String,
         prove: String,
-        prefix: String,
-        database: String,
     },
 }
 
@@ -78,8 +80,6 @@ impl Kind {
             How::Named {
                 grab: one(include_str!("../sql/advisory_grab.sql")),
                 prove: one(include_str!("../sql/advisory_prove.sql")),
-                prefix: scope.prefix.clone(),
-                database: scope.database.clone(),
             }
         } else {
             first_use = one(include_str!("../sql/session_first_use.sql"));
@@ -93,6 +93,7 @@ impl Kind {
         Self {
             marks: MarkStatements::new(prefix, &marks, writable),
             first_use,
+            scope: scope.clone(),
             how,
         }
     }
@@ -110,44 +111,39 @@ impl Kind {
         }
     }
 
-    /// Asks for the lock, and waits for it if told so.
+    /// Asks for the lock, and waits for it for so long at the most; for a row lock, for [`LONGEST_ROW_WAIT`] if at all.
     pub(super) async fn grab(
         &self,
         connection: &mut Connection,
         shared: &SharedConnections,
         name: &Name,
-        wait: bool,
+        wait: Duration,
         limit: Duration,
     ) -> Result<Grab, Trouble> {
         match &self.how {
-            How::Row { .. } => self.grab_row(connection, shared, name, wait, limit).await,
-            How::Named {
-                grab,
-                prefix,
-                database,
-                ..
-            } => {
-                let key = advisory(prefix, database, name);
-                let seconds = if wait { LONGEST_WAIT.as_secs() } else { 0 };
-                let args: [Arg<'_>; 3] =
-                    [key.as_str().into(), seconds.into(), name.as_str().into()];
-                loop {
-                    let answer = connection.exec(grab, &args).await?;
-                    match answer.first_number() {
-                        Some(1) => {
-                            check_writable(&answer, 2)?;
-                            return Ok(Grab::Granted(peek(&answer, 1)));
-                        }
-                        Some(_) if wait => {}
-                        Some(_) => return Ok(Grab::Busy),
-                        // Out of memory, or the waiter was killed.
-                        None => {
-                            return Err(Trouble::new(
-                                ErrorKind::Store,
-                                "GET_LOCK answered NULL, which is an error of the server and not \"busy\": see its log",
-                            ));
-                        }
+            How::Row { .. } => {
+                let wait = wait > NOW;
+                self.grab_row(connection, shared, name, wait, limit).await
+            }
+            How::Named { grab, .. } => {
+                let key = self.named_lock(name);
+                let args: [Arg<'_>; 3] = [
+                    key.as_str().into(),
+                    wait.as_secs().into(),
+                    name.as_str().into(),
+                ];
+                let answer = connection.exec(grab, &args).await?;
+                match answer.first_number() {
+                    Some(1) => {
+                        check_writable(&answer, 2)?;
+                        Ok(Grab::Granted(peek(&answer, 1)))
                     }
+                    Some(_) => Ok(Grab::Busy),
+                    // Out of memory, or the waiter was killed.
+                    None => Err(Trouble::new(
+                        ErrorKind::Store,
+                        "GET_LOCK answered NULL, which is an error of the server and not \"busy\": see its log",
+                    )),
                 }
             }
         }
@@ -167,20 +163,14 @@ impl Kind {
         let sql = if wait { grab } else { grab_now };
         let args = [name.as_str().into()];
         for _ in 0..FIRST_USES {
-            let answer = loop {
-                match connection.exec(sql, &args).await {
-                    // The wait was long: once more. A deadlock ends the transaction, so it does not come here.
-                    Err(trouble) if wait && trouble.code == Some(WAITED) => {}
-                    answer => break answer,
-                }
-            };
-            match answer {
+            match connection.exec(sql, &args).await {
                 Ok(answer) if !answer.rows.is_empty() => {
                     check_writable(&answer, 1)?;
                     return Ok(Grab::Granted(peek(&answer, 0)));
                 }
                 // At READ COMMITTED what is not there is not locked either.
                 Ok(_) => self.first_use(shared, name, limit).await?,
+                // A wait may have been long. A deadlock ends the transaction, and has another number.
                 Err(trouble) if matches!(trouble.code, Some(WAITED | NO_WAIT)) => {
                     return Ok(Grab::Busy);
                 }
@@ -206,13 +196,8 @@ impl Kind {
         let token = Arg::from(key.fence);
         let answer = match &self.how {
             How::Row { prove, .. } => connection.exec(prove, &[owner, token, name]).await,
-            How::Named {
-                prove,
-                prefix,
-                database,
-                ..
-            } => {
-                let key = advisory(prefix, database, lease.name());
+            How::Named { prove, .. } => {
+                let key = self.named_lock(lease.name());
                 let args = [key.as_str().into(), owner, token, name.clone(), name];
                 connection.exec(prove, &args).await
             }
@@ -301,20 +286,65 @@ impl Kind {
         connection: &mut Connection,
         name: &Name,
         key: HoldKey,
+        waited: Option<PlaceOfWaiter>,
     ) -> Result<bool, Trouble> {
         let clear = self.marks.clear(key);
+        // Behind the release, which others wait for.
+        let leave = waited.map_or_else(String::new, |place| {
+            format!("; DO RELEASE_LOCK('{}')", self.waiters_lock(name, place.0))
+        });
         let cleared = match &self.how {
             // The mark is cleared only if the lock is given back.
-            How::Row { .. } => connection.text(&format!("{clear}; COMMIT")).await?.affected,
+            How::Row { .. } => {
+                let all = format!("{clear}; COMMIT{leave}");
+                connection.text(&all).await?.affected
+            }
             How::Named { .. } => {
                 let give_back = self.give_back(name);
                 connection
-                    .text(&format!("{clear}; {give_back}"))
+                    .text(&format!("{clear}; {give_back}{leave}"))
                     .await?
                     .affected
             }
         };
         Ok(cleared > 0)
+    }
+
+    /// Takes a place among those who wait; `None` when all are taken.
+    pub(super) async fn stand_in_line(
+        &self,
+        connection: &mut Connection,
+        name: &Name,
+    ) -> Result<Option<PlaceOfWaiter>, Trouble> {
+        // It stops at the first that is free.
+        let places = (0..PLACES).map(|place| {
+            let lock = self.waiters_lock(name, place);
+            format!("WHEN GET_LOCK('{lock}', 0) = 1 THEN {place}")
+        });
+        let places: Vec<String> = places.collect();
+        let answer = connection
+            .text(&format!("SELECT CASE {} END", places.join(" ")))
+            .await?;
+        let place = answer.first_number();
+        Ok(place.and_then(|place| u8::try_from(place).ok().map(PlaceOfWaiter)))
+    }
+
+    /// Tells which connections have a place among those who wait.
+    pub(super) fn who_stands_in_line(&self, name: &Name) -> String {
+        let places = (0..PLACES).map(|place| {
+            let lock = self.waiters_lock(name, place);
+            format!("SELECT IS_USED_LOCK('{lock}')")
+        });
+        places.collect::<Vec<_>>().join(" UNION ALL ")
+    }
+
+    fn named_lock(&self, name: &Name) -> String {
+        advisory(&self.scope.prefix, &self.scope.database, name)
+    }
+
+    /// The name is a digest, in letters and digits.
+    fn waiters_lock(&self, name: &Name, place: u8) -> String {
+        place_of_waiter(&self.scope.prefix, &self.scope.database, name, place)
     }
 
     /// Ends what a wish that was not granted has begun.
@@ -339,9 +369,7 @@ impl Kind {
         match &self.how {
             How::Row { .. } => "ROLLBACK".to_owned(),
             // The name is a digest, in letters and digits.
-            How::Named {
-                prefix, database, ..
-            } => format!("DO RELEASE_LOCK('{}')", advisory(prefix, database, name)),
+            How::Named { .. } => format!("DO RELEASE_LOCK('{}')", self.named_lock(name)),
         }
     }
 

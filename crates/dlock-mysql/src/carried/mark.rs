@@ -12,17 +12,18 @@ use dlock_core::{Name, Released};
 
 use crate::connect::{Answer, Arg};
 use crate::error::Trouble;
+use crate::fence::TURNS;
 use crate::key::micros;
 use crate::schema::statement;
 
-/// What names a hold: its mark and its token, which no other hold has.
+/// What names a hold: its mark and the last of its tokens, which no other hold has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HoldKey {
     pub(super) id: u64,
     pub(super) fence: u64,
 }
 
-/// A version of a mark, as somebody has seen it. The fence is the token that was given last.
+/// A version of a mark, as somebody has seen it. The fence is the last token that was set aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MarkVersion {
     id: u64,
@@ -35,7 +36,7 @@ impl MarkVersion {
     pub(super) fn claimed(self) -> HoldKey {
         HoldKey {
             id: self.id,
-            fence: self.fence + 1,
+            fence: self.fence + u64::from(TURNS),
         }
     }
 }
@@ -229,7 +230,7 @@ mod tests {
             panic!("nobody has it");
         };
         assert_eq!((version.id, version.stamp, version.fence), (7, 12, 3));
-        assert_eq!(version.claimed().fence, 4);
+        assert_eq!(version.claimed().fence, 3 + u64::from(TURNS));
         assert_eq!(MarkPeek::parse(Some("7 12 3 0")), MarkPeek::Owned);
         assert_eq!(MarkPeek::parse(Some("7 12")), MarkPeek::Owned);
         assert_eq!(MarkPeek::parse(None), MarkPeek::NeverUsed);

@@ -11,10 +11,11 @@
 //! | mark | a row of the name in a table: who held it last, and whether it left in order ([`mark`]) |
 //! | [`Connection`] | one connection. One that carries a hold does nothing else until that is over |
 //! | [`SharedConnections`] | the others: for all that is not a hold |
+//! | [`PlaceOfWaiter`] | how a holder finds those who wait: a named lock that each of them has taken ([`wait`]) |
 //! | [`CallSign`] | how anybody finds a connection at the server: a named lock that it has taken, and nobody waits for |
 //! | [`AttemptState`] | what an attempt of core has at the server: it asks, or it is a hold |
 //! | [`Hold`] | an attempt that core was told holds, and the [`HoldConnection`] it lives on now |
-//! | [`HoldKey`] | which hold of a name it is: the mark's id and the token. No other hold ever has both |
+//! | [`HoldKey`] | which hold of a name it is: the mark's id and the last of its tokens. No other hold ever has both |
 //! | [`MarkRow`](mark::MarkRow) | a mark as somebody has read it |
 //! | [`MarkVersion`](mark::MarkVersion) | which version of a mark that was. A change names it, and changes nothing if there is a later one |
 //!
@@ -55,16 +56,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dlock_core::backend::{Attempt, AttemptId, Backend, Lease, Renewal, Request};
 use dlock_core::{
-    Capabilities, ErrorKind, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
+    Capabilities, ErrorKind, Hearing, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::call_sign::CallSign;
 use self::kind::Kind;
 use self::mark::HoldKey;
+use self::wait::PlaceOfWaiter;
 use crate::config::Config;
 use crate::connect::{Connection, Job, SharedConnections};
 use crate::error::Trouble;
+use crate::fence::TURNS;
 use crate::inspect::{lock, locks};
 use crate::server::Setup;
 
@@ -100,6 +103,10 @@ enum AttemptState {
 struct Hold {
     carried_by: tokio::sync::Mutex<HoldConnection>,
     key: HoldKey,
+    /// Where it stood among those who wait, if it had to: it gives that up with the hold.
+    waited: Option<PlaceOfWaiter>,
+    /// The server's number of the connection that it came by.
+    opened_as: u32,
     /// Counts it among the sessions.
     _permit: OwnedSemaphorePermit,
 }
@@ -116,6 +123,8 @@ impl CarriedLocks {
         let kind = Kind::new(&config, &setup.scope, setup.writable);
         let mut capabilities = Capabilities::new("mysql");
         capabilities.fencing = true;
+        capabilities.turns = TURNS;
+        capabilities.wanted = Hearing::Asks;
         capabilities.wake_up = WakeUp::Push { bound: WAKE_UP };
         capabilities.liveness = Liveness::Session {
             ttl: config.session_validity,
@@ -151,6 +160,13 @@ impl CarriedLocks {
             Some(AttemptState::Holding(hold)) => Some(hold.clone()),
             _ => None,
         }
+    }
+
+    /// Asked with the hold's connection in hand: whoever had it before may have given the hold back, and the connection may carry another
+    /// hold by now.
+    fn is_held_still(&self, attempt: AttemptId, hold: &Arc<Hold>) -> bool {
+        self.held(attempt)
+            .is_some_and(|now| Arc::ptr_eq(&now, hold))
     }
 }
 
@@ -200,6 +216,10 @@ impl Backend for CarriedLocks {
 
     async fn break_lock(&self, name: &Name) -> Result<bool> {
         Ok(self.free_by_force(name).await?)
+    }
+
+    async fn others_wait(&self, name: &Name) -> bool {
+        self.others_stand_in_line(name).await
     }
 
     async fn close(&self) -> Result<()> {

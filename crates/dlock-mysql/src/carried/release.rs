@@ -15,11 +15,16 @@ impl CarriedLocks {
             return Ok(Released::AlreadyLost);
         };
         let mut carried_by = hold.carried_by.lock().await;
+        if !self.is_held_still(attempt, &hold) {
+            return Ok(Released::AlreadyLost);
+        }
         let limit = self.config.answer_timeout;
         let mut doubt = None;
         if carried_by.connection.is_open() {
             let connection = &mut carried_by.connection;
-            let let_go = self.kind.let_go(connection, lease.name(), hold.key);
+            let let_go = self
+                .kind
+                .let_go(connection, lease.name(), hold.key, hold.waited);
             match within(limit, let_go).await {
                 Ok(freed) => {
                     self.attempts().remove(&attempt);

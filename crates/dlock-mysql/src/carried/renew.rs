@@ -1,10 +1,10 @@
 //! Proves that a hold lives, and takes it to another connection when its own has broken.
 
 use dlock_core::backend::{Lease, Renewal};
-use dlock_core::{Error, ErrorKind, LossReason};
+use dlock_core::{ErrorKind, LossReason};
 
 use super::call_sign::CallSign;
-use super::kind::{Grab, Proof};
+use super::kind::{Grab, NOW, Proof};
 use super::mark::{MarkRow, move_args};
 use super::{CarriedLocks, Hold, HoldConnection, within};
 use crate::connect::Connection;
@@ -18,6 +18,9 @@ impl CarriedLocks {
             return Renewal::Lost(LossReason::SessionEnded);
         };
         let mut carried_by = hold.carried_by.lock().await;
+        if !self.is_held_still(lease.attempt(), &hold) {
+            return Renewal::Lost(LossReason::SessionEnded);
+        }
         let limit = self.config.answer_timeout;
         if carried_by.connection.is_open() {
             let proof = self.kind.prove(&mut carried_by.connection, lease, hold.key);
@@ -26,7 +29,7 @@ impl CarriedLocks {
                 Ok(Proof::Gone) => {
                     // Whoever broke it waits for the end of this connection.
                     carried_by.connection.shut();
-                    return Renewal::Lost(LossReason::Gone);
+                    return self.is_gone(lease);
                 }
                 Ok(Proof::Disturbed) => {}
                 Err(trouble) => tracing::debug!(?trouble, "a hold looks for another connection"),
@@ -35,9 +38,15 @@ impl CarriedLocks {
         carried_by.connection.shut();
         match within(limit, self.go_on(lease, &hold, &mut carried_by)).await {
             Ok(true) => Renewal::Extended,
-            Ok(false) => Renewal::Lost(LossReason::Gone),
-            Err(trouble) => Renewal::Failed(Error::new(trouble.kind, trouble.message())),
+            Ok(false) => self.is_gone(lease),
+            Err(trouble) => Renewal::Failed(trouble.into()),
         }
+    }
+
+    /// Nobody will ask about this hold again, so its place among the sessions is free now.
+    fn is_gone(&self, lease: &Lease) -> Renewal {
+        self.attempts().remove(&lease.attempt());
+        Renewal::Lost(LossReason::Gone)
     }
 
     /// `false` when the mark is not ours any more.
@@ -54,7 +63,7 @@ impl CarriedLocks {
         carried_by.call_sign = CallSign::of(&connection);
         let grab = self
             .kind
-            .grab(&mut connection, &self.shared, name, false, limit);
+            .grab(&mut connection, &self.shared, name, NOW, limit);
         let is_live = |seen: &MarkRow| seen.is_live(hold.key, lease.attempt());
         let Grab::Granted(_) = grab.await? else {
             // Whoever has it may only have tried, or may not become its holder.

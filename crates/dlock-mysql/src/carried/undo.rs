@@ -1,11 +1,10 @@
 //! The undo of an attempt, and the end of a hold by force.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use dlock_core::backend::{Attempt, AttemptId, Request};
-use dlock_core::{Mode, Name, SystemClock};
+use dlock_core::backend::{Attempt, Request};
+use dlock_core::{Mode, Name, SystemClock, kit};
 
 use super::call_sign::CallSign;
 use super::mark::{MarkRow, undo_args, version_args};
@@ -13,8 +12,6 @@ use super::{AttemptState, CarriedLocks};
 use crate::connect::Job;
 use crate::error::Trouble;
 
-/// How long an abandoned attempt is remembered.
-const REMEMBER: Duration = Duration::from_secs(300);
 /// How often a lock that was broken is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 /// "You are not owner of thread".
@@ -26,7 +23,7 @@ impl CarriedLocks {
     /// Ends the connection of an attempt, and removes its mark.
     pub(super) async fn undo(&self, request: &Request) -> Result<(), Trouble> {
         let attempt = request.attempt();
-        remember_abandoned(attempt);
+        kit::remember_abandoned(attempt);
         let Some(seat) = self.attempts().get(&attempt).cloned() else {
             return Ok(());
         };
@@ -34,6 +31,9 @@ impl CarriedLocks {
             AttemptState::Asking(call_sign) => *call_sign,
             AttemptState::Holding(hold) => {
                 let mut carried_by = hold.carried_by.lock().await;
+                if !self.is_held_still(attempt, hold) {
+                    return Ok(());
+                }
                 carried_by.connection.shut();
                 carried_by.call_sign
             }
@@ -57,6 +57,7 @@ impl CarriedLocks {
         };
         let call_sign = CallSign {
             number: seen.connection,
+            connection: 0,
         };
         // The caller gets to know before its own time-out passes.
         let patience = limit * 4 / 5;
@@ -144,24 +145,4 @@ impl CarriedLocks {
             }
         }
     }
-}
-
-/// Attempts that were abandoned. Requests of an attempt come from its process alone, and those under way end with their connection; so the
-/// process remembers it, for all clients in it.
-static ABANDONED: Mutex<VecDeque<(Instant, AttemptId)>> = Mutex::new(VecDeque::new());
-
-fn remember_abandoned(attempt: AttemptId) {
-    let mut abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
-    while abandoned
-        .front()
-        .is_some_and(|(since, _)| since.elapsed() > REMEMBER)
-    {
-        abandoned.pop_front();
-    }
-    abandoned.push_back((Instant::now(), attempt));
-}
-
-pub(super) fn is_abandoned(attempt: AttemptId) -> bool {
-    let abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
-    abandoned.iter().any(|(_, known)| *known == attempt)
 }

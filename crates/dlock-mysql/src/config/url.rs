@@ -1,78 +1,48 @@
 //! URL -> settings.
 
-use std::path::PathBuf;
-
 use dlock_core::backend::BackendUrl;
-use dlock_core::{Error, Operation, Result};
+use dlock_core::kit::{Login, Tls, UrlForm, UrlKey, UrlScheme};
+use dlock_core::{Error, Result};
 
-use super::{Config, LockMode, Tls};
+use super::{Config, LockMode};
 
-const PARAMETERS: &[&str] = &[
-    "answer_timeout",
-    "ca",
-    "cert",
-    "connect_timeout",
-    "connections",
-    "create_tables",
-    "key",
-    "max_sessions",
-    "mode",
-    "session_validity",
-    "table_prefix",
-    "tls",
-];
+const EXAMPLE: &str = "mysql://user:password@host:port/database";
 
 impl Config {
-    /// Reads `mysql://user:password@host:port/database?mode=lease`.
-    ///
-    /// Parameters: `mode` (`lease`, `unique`, `session`, `advisory`), `table_prefix`, `create_tables`, `connections`,
-    /// `max_sessions`, `connect_timeout`, `answer_timeout`, `session_validity`, `tls`, `ca`, `cert` and `key` (files in PEM form): each
-    /// as the setting of that name. In the modes `session` and `advisory`, `lease` is another word for `session_validity`, which every
-    /// store knows.
+    /// The URLs that [`from_url`](Config::from_url) reads, as data.
+    pub const URL: UrlForm = UrlForm {
+        backend: "mysql",
+        schemes: &[UrlScheme::new("mysql", EXAMPLE, "a database")],
+        keys: &[OWN_KEYS, Login::KEYS, Tls::KEYS],
+    };
+
+    /// Reads `mysql://user:password@host:port/database?key=value`. Each key is the setting of that name; `docs/urls.md` lists them all. In the modes
+    /// `session` and `advisory`, `lease` is another word for `session_validity`, which every store knows.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`](dlock_core::ErrorKind::Invalid), naming the part that is wrong; never with a password in it.
     pub fn from_url(url: &str) -> Result<Self> {
-        Self::parse(url).map_err(|error| {
-            error
-                .with_backend("mysql")
-                .with_operation(Operation::Configure)
-        })
+        Self::URL.read(url, Self::parse)
     }
 
-    fn parse(url: &str) -> Result<Self> {
-        let mut url = BackendUrl::parse(url)?;
-        if url.scheme() != "mysql" {
-            return Err(Error::invalid(format!(
-                "the URL's scheme is {:?}: this backend takes \"mysql\"",
-                url.scheme()
-            )));
-        }
-        let host = match url.hosts() {
-            [host] => host.clone(),
-            [] => {
-                return Err(Error::invalid(
-                    "the URL names no host: write mysql://user:password@host:port/database",
-                ));
-            }
-            _ => {
-                return Err(Error::invalid(
-                    "the URL names several hosts: all clients of a lock must use the same server, so give one",
-                ));
-            }
-        };
-        let database = url.path().trim_start_matches('/').to_owned();
-        if database.is_empty() || database.contains('/') {
+    fn parse(url: &mut BackendUrl) -> Result<Self> {
+        if url.hosts().len() > 1 {
             return Err(Error::invalid(
-                "the URL names no database: write mysql://user:password@host:port/database",
+                "the URL names several hosts: all clients of a lock must use the same server, so give one",
             ));
         }
+        let host = url.one_host(EXAMPLE)?.clone();
+        let database = url.path().trim_start_matches('/').to_owned();
+        if database.is_empty() || database.contains('/') {
+            return Err(Error::invalid(format!(
+                "the URL names no database: write {EXAMPLE}"
+            )));
+        }
         let mut config = Self::at(host, database);
-        config.user = url.user().map(str::to_owned);
-        config.password = url.password().map(str::to_owned);
-        config.take_parameters(&mut url)?;
-        url.finish(PARAMETERS)?;
+        config.login = Login::take(url)?;
+        config.tls = Tls::take(url, false)?;
+        config.take_parameters(url)?;
         config.check()?;
         Ok(config)
     }
@@ -96,56 +66,31 @@ impl Config {
         {
             self.session_validity = validity;
         }
-        if let Some(prefix) = url.take("table_prefix")? {
-            self.table_prefix = prefix;
-        }
-        if let Some(on) = url.take("create_tables")? {
-            self.create_tables = on;
-        }
-        if let Some(tls) = url.take::<String>("tls")? {
-            self.tls = match tls.as_str() {
-                "true" => Tls::Verified,
-                "false" => Tls::Off,
-                "unverified" => Tls::Unverified,
-                other => {
-                    return Err(Error::invalid(format!(
-                        "the URL's parameter tls={other:?} is wrong: it is true, false, or unverified (encrypted, but with whoever answers)"
-                    )));
-                }
-            };
-        }
-        for (key, setting) in [
+        url.set([("table_prefix", &mut self.table_prefix)])?;
+        url.set([("create_tables", &mut self.create_tables)])?;
+        url.set([
             ("connections", &mut self.connections),
             ("max_sessions", &mut self.max_sessions),
-        ] {
-            if let Some(number) = url.take(key)? {
-                *setting = number;
-            }
-        }
-        for (key, setting) in [
+        ])?;
+        url.set_durations([
             ("connect_timeout", &mut self.connect_timeout),
             ("answer_timeout", &mut self.answer_timeout),
             ("session_validity", &mut self.session_validity),
-        ] {
-            if let Some(value) = url.take_duration(key)? {
-                *setting = value;
-            }
-        }
-        self.ca = url.take::<String>("ca")?.map(PathBuf::from);
-        let cert: Option<String> = url.take("cert")?;
-        let key: Option<String> = url.take("key")?;
-        self.identity = match (cert, key) {
-            (Some(cert), Some(key)) => Some((cert.into(), key.into())),
-            (None, None) => None,
-            _ => {
-                return Err(Error::invalid(
-                    "the URL's parameters cert and key belong together: give both or none",
-                ));
-            }
-        };
-        Ok(())
+        ])
     }
 }
+
+#[rustfmt::skip]
+const OWN_KEYS: &[UrlKey] = &[
+    UrlKey::new("mode", "`lease`, `unique`, `session`, `advisory`", "`lease`", "how locks are kept: rows with a time, rows with a unique key, row locks, `GET_LOCK`"),
+    UrlKey::new("table_prefix", "at most 40 letters, digits and `_`", "`dlock_`", "what the names of our tables begin with"),
+    UrlKey::new("create_tables", "`true`, `false`", "`true`", "whether missing tables are created at connect"),
+    UrlKey::new("connections", "from 1 to 10000", "16", "the most connections that calls share"),
+    UrlKey::new("max_sessions", "from 1 to 10000", "64", "the most holders and waiters, each with a connection of its own (modes `session`, `advisory`)"),
+    UrlKey::connect_timeout("5s"),
+    UrlKey::answer_timeout("5s"),
+    UrlKey::new("session_validity", "a duration from 500ms to a day", "3s", "for how long a sign of life makes a hold valid (modes `session`, `advisory`)"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -160,7 +105,7 @@ mod tests {
              &answer_timeout=2s&session_validity=10s&create_tables=false",
         )
         .expect("a good URL");
-        assert_eq!(config.password.as_deref(), Some("s@cret"));
+        assert_eq!(config.login, Login::new("app", "s@cret"));
         assert_eq!(config.mode(), LockMode::Session);
         assert_eq!((config.connections, config.max_sessions), (3, 9));
         assert_eq!(config.session_validity, Duration::from_secs(10));
@@ -188,7 +133,7 @@ mod tests {
                 "mysql://u:s3cret@h/d?mode=session&session_validity=3s&lease=3s",
                 "give one of them",
             ),
-            ("redis://h/d", "takes \"mysql\""),
+            ("redis://h/d", "takes mysql"),
             ("mysql:///d", "names no host"),
             ("mysql://a,b/d", "names several hosts"),
             ("mysql://u:s3cret@h", "names no database"),
@@ -202,11 +147,14 @@ mod tests {
             ("mysql://u:s3cret@h/d?connections=0", "from 1 to 10000"),
             (
                 "mysql://u:s3cret@h/d?session_validity=100ms",
-                "from 500ms to a day",
+                "from 500ms to 86400s",
             ),
-            ("mysql://u:s3cret@h/d?connect_timeout=0s", "at least 1ms"),
+            (
+                "mysql://u:s3cret@h/d?connect_timeout=0s",
+                "from 1ms to 600s",
+            ),
             ("mysql://u:s3cret@h/d?cert=c", "belong together"),
-            ("mysql://u:s3cret@h/d?ca=c", "are for TLS"),
+            ("mysql://u:s3cret@h/d?ca=c", "TLS, which is off"),
             ("mysql://u:s3cret@h/d?tls=yes", "true, false, or unverified"),
             (
                 "mysql://u:s3cret@h/d?tls=unverified&ca=c",
@@ -215,6 +163,7 @@ mod tests {
         ] {
             let text = Config::from_url(url).expect_err(url).to_string();
             assert!(text.contains(expected), "{text}");
+            assert!(text.starts_with("mysql: configure: "), "{text}");
             assert!(!text.contains("s3cret"), "{text}");
         }
     }

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use dlock_core::ErrorKind;
+use dlock_core::kit;
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Params, Row, Statement, Value};
+use mysql_async::{Conn, Params, Pool, Row, Statement, Value};
 
 use super::opts;
 use super::value::{Answer, Arg, rows_of};
@@ -40,9 +40,15 @@ impl Prepared {
 impl Connection {
     /// Connects, within the connect time-out. `setup` is run first thing.
     pub(crate) async fn open(config: &Config, setup: &str) -> Result<Self, Trouble> {
-        let opts = opts(config, setup);
         let limit = config.connect_timeout;
-        match tokio::time::timeout(limit, Conn::new(opts)).await {
+        let connect = async {
+            let conn = match &config.pool {
+                None => Conn::new(opts(config, setup).await?).await,
+                Some(pool) => lend(pool, setup).await,
+            };
+            conn.map_err(|error| Trouble::from(error).while_connecting())
+        };
+        match tokio::time::timeout(limit, connect).await {
             Ok(Ok(conn)) => Ok(Self {
                 id: conn.id(),
                 call_sign: 0,
@@ -50,14 +56,8 @@ impl Connection {
                 used: Instant::now(),
                 prepared: Prepared::default(),
             }),
-            Ok(Err(error)) => Err(Trouble::from(error).while_connecting()),
-            Err(_) => Err(Trouble::new(
-                ErrorKind::Unreachable,
-                format!(
-                    "no connection within {limit:?}: is the address right, and does the server answer?"
-                ),
-            )
-            .unsent()),
+            Ok(Err(trouble)) => Err(trouble),
+            Err(_) => Err(kit::no_connection(limit).into()),
         }
     }
 
@@ -206,4 +206,12 @@ impl Connection {
         }
         answer
     }
+}
+
+/// A connection of the application's, which gets it back as it was: the server forgets our settings when the pool resets it.
+async fn lend(pool: &Pool, setup: &str) -> Result<Conn, mysql_async::Error> {
+    let mut conn = pool.get_conn().await?;
+    conn.reset_connection(true);
+    conn.query_drop(setup).await?;
+    Ok(conn)
 }

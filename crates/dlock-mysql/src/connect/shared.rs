@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use dlock_core::ErrorKind;
 use dlock_core::backend::Backoff;
+use dlock_core::{ErrorKind, kit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::connection::Connection;
@@ -142,10 +142,12 @@ impl SharedConnections {
                         self.give_back(connection);
                     }
                 }
-                Err(trouble) if trouble.broken && !fresh && !trouble.timed_out => {
+                Err(trouble)
+                    if trouble.broken && !fresh && trouble.kind() != ErrorKind::TimedOut =>
+                {
                     // The others are as old as this one.
                     self.forget_idle();
-                    again |= !trouble.is_unsent();
+                    again |= trouble.is_sent();
                     continue;
                 }
                 Err(trouble) => {
@@ -225,7 +227,9 @@ impl SharedConnections {
 impl Pool {
     async fn open(&self) -> Result<Connection, Trouble> {
         let mut connection = Connection::open(&self.config, &self.setup).await?;
-        for sql in self.hot.get().into_iter().flatten() {
+        // One that is given back after each call prepares what it runs, and no more.
+        let hot = self.hot.get().filter(|_| self.config.pool.is_none());
+        for sql in hot.into_iter().flatten() {
             let prepare =
                 tokio::time::timeout(self.config.answer_timeout, connection.prepare(sql)).await;
             match prepare {
@@ -251,7 +255,13 @@ impl Pool {
 
     fn put(&self, connection: Connection) {
         let mut idle = self.idle();
-        if !self.is_closed() && connection.is_open() && idle.len() < self.config.connections {
+        // The application may need its own.
+        let is_ours = self.config.pool.is_none();
+        if is_ours
+            && !self.is_closed()
+            && connection.is_open()
+            && idle.len() < self.config.connections
+        {
             idle.push(connection);
         }
     }
@@ -274,7 +284,7 @@ pub(crate) struct Told {
 }
 
 fn closed() -> Trouble {
-    Trouble::new(ErrorKind::Closed, "the client was closed").unsent()
+    kit::closed().into()
 }
 
 /// When a call is given up after a while, a silent network may be the cause: connections that are idle are then forgotten.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use dlock_core::backend::{Lease, Request};
-use dlock_core::{ErrorKind, Mode, Name};
+use dlock_core::{Mode, Name, kit};
 
 use super::LeaseLocks;
 use crate::connect::{Arg, Job};
 use crate::error::Trouble;
+use crate::fence::first_of;
 use crate::key::micros;
 use crate::wait::{InTheWay, Tried};
 
@@ -49,7 +50,7 @@ impl LeaseLocks {
         let acquire = Job::Exec(&self.sql.acquire, &args);
         let told = self.shared.call(acquire, limit).await?;
         if told.answer.affected == 1 {
-            let lease = Lease::new(request, sent).with_token(told.answer.id);
+            let lease = Lease::new(request, sent).with_token(first_of(told.answer.id));
             return Ok(Tried::Held(lease));
         }
         let args = [
@@ -69,9 +70,10 @@ impl LeaseLocks {
             if id == 0 {
                 self.first_use(request.name(), limit).await?;
             } else if id & BUSY == 0 {
-                return Ok(Tried::Held(Lease::new(request, sent).with_token(id)));
+                let lease = Lease::new(request, sent).with_token(first_of(id));
+                return Ok(Tried::Held(lease));
             } else if id & ABANDONED != 0 {
-                return Err(abandoned());
+                return Err(kit::abandoned().into());
             } else {
                 let left = id & !BUSY;
                 return Ok(busy((left > 0).then_some(left), None));
@@ -109,7 +111,7 @@ impl LeaseLocks {
                 return Ok(Tried::Held(Lease::new(request, sent).with_token(token)));
             }
             if row.number(2) != Some(0) {
-                return Err(abandoned());
+                return Err(kit::abandoned().into());
             }
             match row.number(3) {
                 Some(used) if permits > 0 => return Err(another_limit(used, request.mode())),
@@ -180,24 +182,10 @@ fn busy(left: Option<u64>, age: Option<u64>) -> Tried {
     })
 }
 
-fn abandoned() -> Trouble {
-    Trouble::new(
-        ErrorKind::Store,
-        "this attempt was abandoned: make a new one",
-    )
-    .unsent()
-}
-
 fn no_row() -> Trouble {
     Trouble::strange("that the lock's row was removed again and again").unsent()
 }
 
 fn another_limit(used: u64, mode: Mode) -> Trouble {
-    Trouble::new(
-        ErrorKind::Conflict,
-        format!(
-            "this semaphore is in use with {used} permits, not as {mode}: everybody must give the same limit"
-        ),
-    )
-    .unsent()
+    kit::other_limit(used, mode).into()
 }

@@ -12,20 +12,24 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
 use dlock_core::{
-    Capabilities, Error, ErrorKind, Liveness, LockInfo, Mode, Name, Reach, Released, Result, WakeUp,
+    Capabilities, Error, ErrorKind, Hearing, Liveness, LockInfo, Mode, Name, Reach, Released,
+    Result, WakeUp,
 };
 
 use self::statements::Statements;
 use crate::config::Config;
 use crate::connect::SharedConnections;
 use crate::error::Trouble;
+use crate::fence::TURNS;
 use crate::server::Setup;
 use crate::wait::{self, SHORT_HOLDS, Tried, Tries};
+use crate::waiters::Waiters;
 
 #[derive(Debug)]
 pub(crate) struct LeaseLocks {
     shared: Arc<SharedConnections>,
     sql: Statements,
+    waiters: Waiters,
     /// For calls without a limit of their own.
     limit: Duration,
     capabilities: Capabilities,
@@ -36,6 +40,8 @@ impl LeaseLocks {
     pub(crate) fn new(shared: Arc<SharedConnections>, config: &Config, setup: &Setup) -> Self {
         let mut capabilities = Capabilities::new("mysql");
         capabilities.fencing = true;
+        capabilities.turns = TURNS;
+        capabilities.wanted = Hearing::Asks;
         capabilities.wake_up = WakeUp::Poll {
             longest: SHORT_HOLDS,
         };
@@ -49,6 +55,7 @@ impl LeaseLocks {
         capabilities.durability = "a hold is a committed row: it survives a restart of the server as far as \
              innodb_flush_log_at_trx_commit allows, and a fail-over as far as the replica has received it";
         Self {
+            waiters: Waiters::of_lease(&shared, &config.table_prefix, setup.takes_writes),
             shared,
             sql: Statements::new(&config.table_prefix, setup.takes_writes),
             limit: config.answer_timeout,
@@ -79,6 +86,10 @@ impl Tries for LeaseLocks {
             )
             .unsent()),
         }
+    }
+
+    fn waiters(&self) -> &Waiters {
+        &self.waiters
     }
 }
 
@@ -132,6 +143,10 @@ impl Backend for LeaseLocks {
 
     async fn break_lock(&self, name: &Name) -> Result<bool> {
         Ok(self.free_by_force(name).await?)
+    }
+
+    async fn others_wait(&self, name: &Name) -> bool {
+        self.waiters.others_wait(name, self.limit).await
     }
 
     async fn close(&self) -> Result<()> {

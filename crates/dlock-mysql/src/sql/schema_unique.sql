@@ -1,6 +1,6 @@
 -- The tables of mode unique. Times are UTC by the server's clock.
 -- {prefix}meta    unique: the version of the tables of this mode
--- {prefix}unique  one row for each hold; its id is the token. A row whose name begins with 0x00 (no name does) is the memory of an abandoned
+-- {prefix}unique  one row for each hold; its id is the first of its tokens. A row whose name begins with 0x00 (no name does) is the memory of an abandoned
 --                 attempt: the unique key on the owner keeps a late request of it out.
 CREATE TABLE IF NOT EXISTS {prefix}meta (
   k VARBINARY(32) NOT NULL PRIMARY KEY,

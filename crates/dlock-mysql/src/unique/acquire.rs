@@ -20,7 +20,7 @@
 use std::time::Duration;
 
 use dlock_core::backend::{Lease, Request};
-use dlock_core::{ErrorKind, Moment};
+use dlock_core::{Moment, kit};
 
 use super::UniqueLocks;
 use crate::connect::{AnswerRow, Arg};
@@ -191,7 +191,7 @@ impl<'a> Wish<'a> {
 fn row(rows: &[AnswerRow]) -> Result<Row, Trouble> {
     let ours = |row: &AnswerRow| row.number(1) == Some(1);
     if rows.iter().any(|row| ours(row) && row.number(2) == Some(1)) {
-        return Err(abandoned());
+        return Err(kit::abandoned().into());
     }
     let Some(row) = rows.first() else {
         return Ok(Row::Gone);
@@ -209,12 +209,4 @@ fn row(rows: &[AnswerRow]) -> Result<Row, Trouble> {
     } else {
         Row::Gone
     })
-}
-
-fn abandoned() -> Trouble {
-    Trouble::new(
-        ErrorKind::Store,
-        "this attempt was abandoned: make a new one",
-    )
-    .unsent()
 }

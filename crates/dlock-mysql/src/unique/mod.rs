@@ -8,23 +8,26 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
 use dlock_core::{
-    Capabilities, ErrorKind, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
+    Capabilities, ErrorKind, Hearing, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
 };
 
 use crate::config::Config;
 use crate::connect::{Arg, Job, SharedConnections};
 use crate::error::Trouble;
+use crate::fence::TURNS;
 use crate::inspect::{lock, locks};
 use crate::key::micros;
 use crate::renew::{Extend, renewal};
 use crate::schema::guarded;
 use crate::server::Setup;
 use crate::wait::{self, SHORT_HOLDS, Tried, Tries};
+use crate::waiters::Waiters;
 
 #[derive(Debug)]
 pub(crate) struct UniqueLocks {
     shared: Arc<SharedConnections>,
     sql: Statements,
+    waiters: Waiters,
     limit: Duration,
     capabilities: Capabilities,
     identity: String,
@@ -49,6 +52,8 @@ impl UniqueLocks {
     pub(crate) fn new(shared: Arc<SharedConnections>, config: &Config, setup: &Setup) -> Self {
         let mut capabilities = Capabilities::new("mysql");
         capabilities.fencing = true;
+        capabilities.turns = TURNS;
+        capabilities.wanted = Hearing::Asks;
         capabilities.wake_up = WakeUp::Poll {
             longest: SHORT_HOLDS,
         };
@@ -61,6 +66,7 @@ impl UniqueLocks {
         let prefix = &config.table_prefix;
         let one = |sql: &str| guarded(sql, prefix, setup.takes_writes);
         Self {
+            waiters: Waiters::of_unique(&shared, &config.table_prefix, setup.takes_writes),
             shared,
             sql: Statements {
                 claim: one(include_str!("../sql/unique_claim.sql")),
@@ -125,6 +131,10 @@ impl Tries for UniqueLocks {
     async fn attempt(&self, request: &Request) -> Result<Tried, Trouble> {
         self.take(request).await
     }
+
+    fn waiters(&self) -> &Waiters {
+        &self.waiters
+    }
 }
 
 #[async_trait]
@@ -175,6 +185,10 @@ impl Backend for UniqueLocks {
     async fn break_lock(&self, name: &Name) -> Result<bool> {
         let told = self.exec(&self.sql.end, &[name.as_str().into()]).await?;
         Ok(told.answer.affected > 0 || told.again)
+    }
+
+    async fn others_wait(&self, name: &Name) -> bool {
+        self.waiters.others_wait(name, self.limit).await
     }
 
     async fn close(&self) -> Result<()> {

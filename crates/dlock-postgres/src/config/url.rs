@@ -16,7 +16,10 @@ const PARAMETERS: &[&str] = &[
     "connect_timeout",
     "answer_timeout",
     "waiter_lease",
+    "session_validity",
+    "max_sessions",
     "listen",
+    "prepare",
     "host",
     "port",
     "user",
@@ -86,9 +89,10 @@ impl Config {
         if let Some(mode) = url.take::<String>("mode")? {
             self.mode = match mode.as_str() {
                 "lease" => LockMode::Lease,
+                "session" => LockMode::Session,
                 other => {
                     return Err(Error::invalid(format!(
-                        "the URL's parameter mode={other:?} is wrong: it is lease"
+                        "the URL's parameter mode={other:?} is wrong: it is lease or session"
                     )));
                 }
             };
@@ -112,18 +116,25 @@ impl Config {
         for (key, setting) in [
             ("create_tables", &mut self.create_tables),
             ("listen", &mut self.listen),
+            ("prepare", &mut self.prepare),
         ] {
             if let Some(on) = url.take(key)? {
                 *setting = on;
             }
         }
-        if let Some(number) = url.take("connections")? {
-            self.connections = number;
+        for (key, setting) in [
+            ("connections", &mut self.connections),
+            ("max_sessions", &mut self.max_sessions),
+        ] {
+            if let Some(number) = url.take(key)? {
+                *setting = number;
+            }
         }
         for (key, setting) in [
             ("connect_timeout", &mut self.connect_timeout),
             ("answer_timeout", &mut self.answer_timeout),
             ("waiter_lease", &mut self.waiter_lease),
+            ("session_validity", &mut self.session_validity),
         ] {
             if let Some(value) = url.take_duration(key)? {
                 *setting = value;
@@ -291,7 +302,10 @@ mod tests {
             ("postgres://u:s3cret@h/a/b", "more than the name"),
             ("postgres://u:s3cret@h/d?dbname=e", "database twice"),
             ("postgres://u:s3cret@h/d?host=g", "its host twice"),
-            ("postgres://u:s3cret@h/d?mode=fast", "it is lease"),
+            (
+                "postgres://u:s3cret@h/d?mode=fast",
+                "it is lease or session",
+            ),
             ("postgres://u:s3cret@h/d?table_prefix=a-b", "table_prefix"),
             ("postgres://u:s3cret@h/d?schema=A", "schema"),
             (

@@ -1,15 +1,15 @@
 //! The connections that the calls of a client share.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use dlock_core::ErrorKind;
 use dlock_core::backend::Backoff;
 use tokio::sync::{Semaphore, oneshot};
-use tokio_postgres::Row;
 
-use super::wire::{Arg, Sink, Wire};
+use super::row::Row;
+use super::wire::{Arg, Often, Sink, Wire};
 use crate::config::Config;
 use crate::error::Trouble;
 
@@ -19,6 +19,16 @@ const ASK_AFTER: Duration = Duration::from_secs(5);
 const SUSPICIOUS: Duration = Duration::from_millis(250);
 const SHORTEST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_millis(50);
+
+/// Connections for renewals, beside the others.
+const RENEWALS: usize = 2;
+
+/// Whose turn a call takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turns {
+    Calls,
+    Renewals,
+}
 
 /// One call, told to [`Link::call`].
 #[derive(Clone, Copy)]
@@ -30,13 +40,29 @@ pub(crate) enum Job<'a> {
 }
 
 impl Job<'_> {
-    async fn run(self, wire: &mut Wire, isolated: bool) -> Result<Vec<Row>, Trouble> {
-        match self {
-            Self::Ask(sql, args) if isolated => wire.ask_isolated(sql, args).await,
-            Self::Ask(sql, args) => wire.ask(sql, args).await,
-            Self::Text(sql) => wire.text(sql).await.map(|()| Vec::new()),
-        }
+    async fn run(self, wire: &mut Wire, how: How) -> Result<Vec<Row>, Trouble> {
+        let rows = match (self, how) {
+            (Self::Ask(sql, args), How::Isolated) => wire.ask_isolated(sql, args).await?,
+            (Self::Ask(sql, args), How::Prepared) => wire.ask_often(sql, args).await?,
+            (Self::Ask(sql, args), How::Plain) => wire.ask(sql, args).await?,
+            (Self::Text(sql), _) => {
+                wire.text(sql).await?;
+                Vec::new()
+            }
+        };
+        Ok(rows.into_iter().map(Row::Own).collect())
     }
+}
+
+/// How a statement is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Whole in itself: any connection to the server will do.
+    Plain,
+    /// The server knows it by a name that belongs to the connection.
+    Prepared,
+    /// With a word before and behind: transactions of this user are of another kind than ours must be.
+    Isolated,
 }
 
 /// The shared connections of one client.
@@ -45,8 +71,11 @@ pub(crate) struct Link {
     pool: Arc<Pool>,
     /// Bounds how many there are.
     permits: Semaphore,
-    /// Transactions of this user are of another kind than ours must be, so each gets a word before and behind.
+    /// Beside those: a renewal must not wait behind calls that wait for a row.
+    renewals: Semaphore,
     isolated: AtomicBool,
+    /// Each of our connections has one at the server, and no pooler in between: it may be told [`Pool::often`].
+    direct: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -56,6 +85,8 @@ struct Pool {
     closed: AtomicBool,
     /// Which of the places took writes when it was asked last.
     place: AtomicUsize,
+    /// What a new connection is told, see [`Wire::learn`].
+    often: OnceLock<Vec<Often>>,
 }
 
 /// What a call brought.
@@ -70,13 +101,34 @@ impl Link {
     pub(crate) fn new(config: Config) -> Self {
         Self {
             permits: Semaphore::new(config.connections),
+            renewals: Semaphore::new(RENEWALS),
             isolated: AtomicBool::new(false),
+            direct: AtomicBool::new(false),
             pool: Arc::new(Pool {
                 config,
                 idle: Mutex::default(),
                 closed: AtomicBool::new(false),
                 place: AtomicUsize::new(0),
+                often: OnceLock::new(),
             }),
+        }
+    }
+
+    /// It was seen that no pooler stands in between: the server may be told statements to remember.
+    pub(crate) fn set_direct(&self, often: Vec<Often>) {
+        let _ = self.pool.often.set(often);
+        self.direct.store(true, Ordering::Relaxed);
+        // They were told nothing.
+        self.forget_idle();
+    }
+
+    fn how(&self) -> How {
+        if self.isolated.load(Ordering::Relaxed) {
+            How::Isolated
+        } else if self.direct.load(Ordering::Relaxed) {
+            How::Prepared
+        } else {
+            How::Plain
         }
     }
 
@@ -88,17 +140,35 @@ impl Link {
     /// Runs one call within the time limit. A deadlock or a serialization failure is tried again, and so is a call on a connection that
     /// turns out to have died: `again` tells the caller that the server may then carry it out twice.
     pub(crate) async fn call(&self, job: Job<'_>, limit: Duration) -> Result<Told, Trouble> {
-        self.call_within(job, limit.min(self.limit())).await
+        self.call_by(job, limit, Turns::Calls).await
+    }
+
+    /// The same, in the turn of others.
+    pub(crate) async fn call_by(
+        &self,
+        job: Job<'_>,
+        limit: Duration,
+        turns: Turns,
+    ) -> Result<Told, Trouble> {
+        self.run(job, limit.min(self.limit()), turns).await
     }
 
     /// As [`call`](Link::call), also if it takes longer than answers usually do.
     pub(crate) async fn call_within(&self, job: Job<'_>, limit: Duration) -> Result<Told, Trouble> {
+        self.run(job, limit, Turns::Calls).await
+    }
+
+    async fn run(&self, job: Job<'_>, limit: Duration, turns: Turns) -> Result<Told, Trouble> {
         let guard = Suspicion {
             link: self,
             started: Instant::now(),
             done: false,
         };
-        match tokio::time::timeout(limit, self.tries(job)).await {
+        let permits = match turns {
+            Turns::Calls => &self.permits,
+            Turns::Renewals => &self.renewals,
+        };
+        match tokio::time::timeout(limit, self.tries(job, permits)).await {
             Ok(told) => {
                 guard.clear();
                 told
@@ -110,13 +180,17 @@ impl Link {
         }
     }
 
-    async fn tries(&self, job: Job<'_>) -> Result<Told, Trouble> {
+    async fn tries(&self, job: Job<'_>, permits: &Semaphore) -> Result<Told, Trouble> {
+        #[cfg(any(feature = "deadpool", feature = "sqlx"))]
+        if let Some(guest) = &self.pool.config.guest {
+            return self.tries_as_guest(guest, job, permits).await;
+        }
         let mut backoff = Backoff::new(SHORTEST_RETRY, LONGEST_RETRY);
         let mut again = false;
         let doubt =
             |trouble: Trouble, again: bool| if again { trouble.in_doubt() } else { trouble };
         loop {
-            let Ok(permit) = self.permits.acquire().await else {
+            let Ok(permit) = permits.acquire().await else {
                 return Err(doubt(closed(), again));
             };
             let (wire, fresh) = self.wire().await.map_err(|trouble| doubt(trouble, again))?;
@@ -125,14 +199,20 @@ impl Link {
                 wire: Some(wire),
                 answered: false,
             };
-            let isolated = self.isolated.load(Ordering::Relaxed);
-            match lent.run(job, isolated).await {
+            let how = self.how();
+            match lent.run(job, how).await {
                 Ok(rows) => return Ok(Told { rows, again }),
                 // Undone by the server.
                 Err(trouble) if trouble.contended => {}
                 // Refused by our own function, before it did anything.
-                Err(trouble) if trouble.has_code("DLK01") && !isolated => {
+                Err(trouble) if trouble.has_code("DLK01") && how != How::Isolated => {
                     self.isolated.store(true, Ordering::Relaxed);
+                    continue;
+                }
+                // A pooler has come in between, or somebody made the server forget: it did nothing.
+                Err(trouble) if trouble.is_foreign() && how == How::Prepared => {
+                    self.direct.store(false, Ordering::Relaxed);
+                    self.forget_idle();
                     continue;
                 }
                 Err(trouble) if trouble.broken && !fresh && !trouble.timed_out => {
@@ -144,6 +224,53 @@ impl Link {
                 Err(trouble) => return Err(doubt(trouble, again)),
             }
             drop(lent);
+            drop(permit);
+            tokio::time::sleep(backoff.pause()).await;
+        }
+    }
+
+    /// The same by a pool of the user, of which we use no more connections than our own pool would have.
+    #[cfg(any(feature = "deadpool", feature = "sqlx"))]
+    async fn tries_as_guest(
+        &self,
+        guest: &super::guest::Guest,
+        job: Job<'_>,
+        permits: &Semaphore,
+    ) -> Result<Told, Trouble> {
+        let mut backoff = Backoff::new(SHORTEST_RETRY, LONGEST_RETRY);
+        let mut again = false;
+        loop {
+            let Ok(permit) = permits.acquire().await else {
+                return Err(if again { closed().in_doubt() } else { closed() });
+            };
+            match guest.run(job).await {
+                Ok(rows) => return Ok(Told { rows, again }),
+                // Undone by the server.
+                Err(trouble) if trouble.contended => {}
+                Err(trouble) if trouble.has_code("DLK01") => {
+                    let refused = Trouble::new(
+                        ErrorKind::Unsupported,
+                        "the connections of the pool have another default_transaction_isolation than READ COMMITTED, which locks need: let the \
+                         pool set it",
+                    );
+                    return Err(if again {
+                        refused.in_doubt()
+                    } else {
+                        refused.unsent()
+                    });
+                }
+                // It may have died while nobody used it: once more.
+                Err(trouble) if trouble.broken && !trouble.is_unsent() && !again => {
+                    again = !trouble.has_code("25006");
+                    if !again {
+                        return Err(trouble);
+                    }
+                    continue;
+                }
+                Err(trouble) => {
+                    return Err(if again { trouble.in_doubt() } else { trouble });
+                }
+            }
             drop(permit);
             tokio::time::sleep(backoff.pause()).await;
         }
@@ -165,8 +292,9 @@ impl Link {
         // there would never be a connection.
         let (give, get) = oneshot::channel();
         let pool = self.pool.clone();
+        let direct = self.direct.load(Ordering::Relaxed);
         tokio::spawn(async move {
-            let opened = pool.open(None).await;
+            let opened = pool.open_shared(direct).await;
             if let Err(Ok(unwanted)) = give.send(opened) {
                 pool.put(unwanted);
             }
@@ -196,6 +324,7 @@ impl Link {
     pub(crate) async fn close(&self) {
         self.pool.closed.store(true, Ordering::Release);
         self.permits.close();
+        self.renewals.close();
         let idle = std::mem::take(&mut *self.pool.idle());
         let all = async {
             for wire in idle {
@@ -208,6 +337,21 @@ impl Link {
 }
 
 impl Pool {
+    /// A connection that calls share.
+    async fn open_shared(&self, direct: bool) -> Result<Wire, Trouble> {
+        let mut wire = self.open(None).await?;
+        if direct && let Some(often) = self.often.get() {
+            let limit = self.config.connect_timeout;
+            let learnt = tokio::time::timeout(limit, wire.learn(often)).await;
+            let late = |_| {
+                let text = format!("the server did not answer within {limit:?} at login");
+                Err(Trouble::new(ErrorKind::TimedOut, text))
+            };
+            learnt.unwrap_or_else(late).map_err(Trouble::unsent)?;
+        }
+        Ok(wire)
+    }
+
     /// Connects, to the place that takes writes if there are several.
     async fn open(&self, sink: Option<Sink>) -> Result<Wire, Trouble> {
         if self.is_closed() {
@@ -288,11 +432,11 @@ struct Lent<'a> {
 }
 
 impl Lent<'_> {
-    async fn run(&mut self, job: Job<'_>, isolated: bool) -> Result<Vec<Row>, Trouble> {
+    async fn run(&mut self, job: Job<'_>, how: How) -> Result<Vec<Row>, Trouble> {
         let Some(wire) = self.wire.as_mut() else {
             return Err(closed());
         };
-        let outcome = job.run(wire, isolated).await;
+        let outcome = job.run(wire, how).await;
         match &outcome {
             Err(trouble) if trouble.broken => self.wire = None,
             _ => self.answered = true,

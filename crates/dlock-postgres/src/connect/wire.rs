@@ -7,10 +7,12 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use dlock_core::ErrorKind;
+use futures::TryStreamExt;
+use futures::future::join_all;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Connection, Row, Socket};
+use tokio_postgres::{AsyncMessage, Client, Connection, Row, Socket, Statement};
 
 #[cfg(feature = "tls")]
 use super::tls;
@@ -20,8 +22,15 @@ use crate::error::Trouble;
 /// An argument of a statement, with its type: so the server need not be asked for it.
 pub(crate) type Arg<'a> = (&'a (dyn ToSql + Sync), Type);
 
+/// A statement that comes often, and the types of its arguments.
+pub(crate) type Often = (String, Vec<Type>);
+
 /// Where the payloads of notifications go.
 pub(crate) type Sink = UnboundedSender<String>;
+
+/// What our functions would otherwise do for each call, see `begin` in schema.sql.
+const BEGIN: &str =
+    "SELECT set_config('lock_timeout', '10s', false) WHERE current_setting('lock_timeout') = '0'";
 
 /// The connection itself, which is driven by whoever waits for an answer.
 pub(crate) type Driver = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send>>;
@@ -35,6 +44,8 @@ pub(crate) struct Wire {
     /// `None` when the connection has ended.
     driver: Option<Driver>,
     used: Instant,
+    /// What the server knows by name, with its text. Behind the client, and so dropped after it: one that goes first sends a farewell.
+    prepared: Vec<(String, Statement)>,
 }
 
 impl fmt::Debug for Wire {
@@ -56,6 +67,7 @@ impl Wire {
                 client,
                 driver: Some(driver),
                 used: Instant::now(),
+                prepared: Vec::new(),
             })
         };
         within(config.connect_timeout, place, open).await
@@ -65,6 +77,56 @@ impl Wire {
     pub(crate) async fn ask(&mut self, sql: &str, args: &[Arg<'_>]) -> Result<Vec<Row>, Trouble> {
         let Self { client, driver, .. } = self;
         let rows = drive(driver, client.query_typed(sql, args)).await;
+        self.used = Instant::now();
+        rows
+    }
+
+    /// Tells the server what will come often, so that it reads and plans that once for this connection. Not for poolers, see
+    /// [`is_foreign`](Trouble::is_foreign). What it cannot be told is sent whole each time.
+    pub(crate) async fn learn(&mut self, often: &[Often]) -> Result<(), Trouble> {
+        let Self {
+            client,
+            driver,
+            prepared,
+            ..
+        } = self;
+        let all = async {
+            let told = often
+                .iter()
+                .map(|(sql, types)| client.prepare_typed(sql, types));
+            tokio::join!(client.batch_execute(BEGIN), join_all(told))
+        };
+        let (begun, told) = drive(driver, async { Ok(all.await) }).await?;
+        begun?;
+        for ((sql, _), statement) in often.iter().zip(told) {
+            if let Ok(statement) = statement {
+                prepared.push((sql.clone(), statement));
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`ask`](Wire::ask), by the name that the server was told.
+    pub(crate) async fn ask_often(
+        &mut self,
+        sql: &str,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Row>, Trouble> {
+        let Self {
+            client,
+            driver,
+            prepared,
+            ..
+        } = self;
+        let Some((_, statement)) = prepared.iter().find(|(text, _)| text == sql) else {
+            return self.ask(sql, args).await;
+        };
+        let values = args.iter().map(|(value, _)| *value as &dyn ToSql);
+        let request = async {
+            let rows = client.query_raw(statement, values).await?;
+            rows.try_collect().await
+        };
+        let rows = drive(driver, request).await;
         self.used = Instant::now();
         rows
     }
@@ -131,8 +193,14 @@ impl Wire {
 
     /// Says goodbye.
     pub(crate) async fn close(self) {
-        let Self { client, driver, .. } = self;
+        let Self {
+            client,
+            driver,
+            prepared,
+            ..
+        } = self;
         drop(client);
+        drop(prepared);
         if let Some(driver) = driver {
             let _ = driver.await;
         }

@@ -1,5 +1,5 @@
 -- The tables and functions of mode lease. Times are by the server's clock.
--- {prefix}meta      lease: the version of all this
+-- {prefix}meta      lease: the version of all this; swept: no row that was removed had a higher token
 -- {prefix}tokens    where fencing tokens and places in queues come from: a sequence is never rolled back (C11). A name's next token is
 --                   above its last one in any case: logical replication leaves sequences behind
 -- {prefix}locks     one row for each name: the exclusive hold, and the last token. A free lock has no owner.
@@ -59,7 +59,8 @@ CREATE TABLE IF NOT EXISTS {prefix}abandoned (
   until timestamptz NOT NULL
 );
 
--- What every function that changes something begins with. A caller that gets DLK01 begins a transaction of the right kind itself.
+-- What every function that changes something begins with. The two that are called most look first whether it is
+-- needed, which is quicker than the call. A caller that gets DLK01 begins a transaction of the right kind itself.
 -- Without a log that is written at the commit, a restart of the server could free what somebody was told to hold.
 CREATE OR REPLACE FUNCTION {prefix}begin() RETURNS void LANGUAGE plpgsql AS $dlock$
 BEGIN
@@ -140,7 +141,7 @@ END $dlock$;
 -- arguments  name; attempt; kind: -1 alone, 0 shared, else the limit of a semaphore; lease, us; label; channel to tell a grant to, NULL: does
 --            not wait, '': asks again by itself; bell of the connection that listens; how long a waiter may be silent, us
 -- returns    said: 1 held, and the number is the token; 0 busy, and the number is the time after which asking again is worth it (us,
---            0: not known); 2 abandoned; 3 conflict, and the number is the limit in use. And the last token that was given out before
+--            0: not known); 4 the same, and nobody here keeps the bell, so it stands in the queue as one that asks again; 2 abandoned; 3 conflict, and the number is the limit in use. And the last token that was given out before
 CREATE OR REPLACE FUNCTION {prefix}acquire(a_name text, a_attempt uuid, a_kind integer, a_lease bigint, a_label text, a_channel text,
   a_bell bigint, a_patience bigint, OUT said integer, OUT number bigint, OUT last_token bigint)
 LANGUAGE plpgsql AS $dlock$
@@ -148,9 +149,15 @@ DECLARE
   t timestamptz;
   l record;
   s record;
+  w record;
+  busy integer := 0;
   lasts interval := a_lease * interval '1 microsecond';
 BEGIN
-  PERFORM {prefix}begin();
+  IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') = 'off'
+    OR current_setting('lock_timeout') = '0'
+  THEN
+    PERFORM {prefix}begin();
+  END IF;
   -- The short way: plainly free. When somebody else changes the row meanwhile, the server reads it again and evaluates all of this anew.
   IF a_kind < 0 THEN
     UPDATE {prefix}locks SET owner = a_attempt, token = greatest(nextval('{prefix}tokens'), token + 1), lease_us = a_lease, label = a_label,
@@ -165,16 +172,42 @@ BEGIN
   LOOP
     SELECT * INTO l FROM {prefix}locks WHERE name = a_name FOR UPDATE;
     EXIT WHEN FOUND;
-    INSERT INTO {prefix}locks (name) VALUES (a_name) ON CONFLICT DO NOTHING;
+    INSERT INTO {prefix}locks (name, token) SELECT a_name, coalesce(max(v), 0) FROM {prefix}meta WHERE k = 'swept' ON CONFLICT DO NOTHING;
   END LOOP;
   t := clock_timestamp();
   last_token := l.token;
+  -- Who listens may do so at another server than this one, which others made the primary: then nobody would hear of a grant.
+  IF a_bell IS NOT NULL AND pg_try_advisory_xact_lock_shared(a_bell) THEN
+    a_bell := NULL;
+    a_channel := '';
+    busy := 4;
+  END IF;
   -- Ours already.
   IF l.owner = a_attempt AND l.expires_at > t THEN
     UPDATE {prefix}locks SET expires_at = t + lasts WHERE name = a_name;
     said := 1;
     number := l.token;
     RETURN;
+  END IF;
+  -- The short way of those who wait: somebody has it alone, so nobody shares it, and nothing can be given to anybody. It is no way past a
+  -- first of the queue that has died, since that one would have looked when the lease of the holder ends.
+  IF l.owner IS NOT NULL AND l.expires_at > t AND a_kind <= 0 AND l.doubt_until <= t THEN
+    SELECT attempt, until, bell INTO w FROM {prefix}waiters WHERE name = a_name ORDER BY ticket LIMIT 1;
+    IF w.attempt IS NULL OR w.attempt = a_attempt OR (w.until > t AND pg_try_advisory_xact_lock_shared(w.bell) IS NOT TRUE) THEN
+      said := busy;
+      number := CASE WHEN a_channel IS NULL OR w.attempt IS NULL OR w.attempt = a_attempt
+        THEN greatest(1, extract(epoch FROM l.expires_at - t) * 1000000) ELSE 0 END;
+      IF a_channel IS NULL THEN RETURN; END IF;
+      IF w.attempt IS NOT NULL THEN
+        UPDATE {prefix}waiters SET channel = a_channel, bell = a_bell, until = t + a_patience * interval '1 microsecond'
+        WHERE name = a_name AND attempt = a_attempt;
+        IF FOUND THEN RETURN; END IF;
+      END IF;
+      INSERT INTO {prefix}waiters VALUES (a_name, nextval('{prefix}tokens'), a_attempt, a_kind, a_lease, a_patience, a_channel, a_bell,
+        t + a_patience * interval '1 microsecond', a_label);
+      IF NOT l.crowd THEN UPDATE {prefix}locks SET crowd = true WHERE name = a_name; END IF;
+      RETURN;
+    END IF;
   END IF;
   UPDATE {prefix}holders SET expires_at = t + lasts WHERE name = a_name AND attempt = a_attempt AND expires_at > t RETURNING token INTO number;
   IF FOUND THEN
@@ -213,7 +246,7 @@ BEGIN
     number := s.head_kind;
   END IF;
   IF said IS NULL THEN
-    said := 0;
+    said := busy;
     number := 0;
     IF a_channel IS NOT NULL THEN
       UPDATE {prefix}waiters SET channel = a_channel, bell = a_bell, until = t + a_patience * interval '1 microsecond'
@@ -242,9 +275,15 @@ LANGUAGE plpgsql AS $dlock$
 DECLARE
   t timestamptz;
   l record;
+  w record;
   held boolean;
+  fresh bigint;
 BEGIN
-  PERFORM {prefix}begin();
+  IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('synchronous_commit') = 'off'
+    OR current_setting('lock_timeout') = '0'
+  THEN
+    PERFORM {prefix}begin();
+  END IF;
   IF a_memory = 0 THEN
     UPDATE {prefix}locks SET owner = NULL, expires_at = clock_timestamp()
     WHERE name = a_name AND owner = a_attempt AND expires_at > clock_timestamp() AND NOT crowd;
@@ -255,9 +294,25 @@ BEGIN
     EXIT WHEN FOUND;
     IF a_memory = 0 THEN RETURN 0; END IF;
     -- A late request must find the word about the memory, so nobody else may make the row without it.
-    INSERT INTO {prefix}locks (name) VALUES (a_name) ON CONFLICT DO NOTHING;
+    INSERT INTO {prefix}locks (name, token) SELECT a_name, coalesce(max(v), 0) FROM {prefix}meta WHERE k = 'swept' ON CONFLICT DO NOTHING;
   END LOOP;
   t := clock_timestamp();
+  -- The short way of a hand-over, with the same outcome as {prefix}settle: from one who has it alone to one who wants it alone, has just given
+  -- a sign of life, and listens.
+  IF a_memory = 0 AND l.owner = a_attempt AND l.expires_at > t THEN
+    SELECT * INTO w FROM {prefix}waiters WHERE name = a_name ORDER BY ticket LIMIT 1;
+    IF w.permits < 0 AND w.attempt <> a_attempt AND w.bell IS NOT NULL AND extract(epoch FROM w.until - t) * 3000000 >= w.patience_us * 2
+      AND NOT pg_try_advisory_xact_lock_shared(w.bell)
+    THEN
+      fresh := greatest(nextval('{prefix}tokens'), l.token + 1);
+      DELETE FROM {prefix}waiters WHERE name = a_name AND ticket = w.ticket;
+      UPDATE {prefix}locks SET owner = w.attempt, token = fresh, lease_us = w.lease_us, taken_at = t, label = w.label,
+        expires_at = t + w.lease_us * interval '1 microsecond', crowd = EXISTS (SELECT FROM {prefix}waiters v WHERE v.name = a_name)
+      WHERE name = a_name;
+      PERFORM pg_notify(w.channel, w.attempt || ' ' || fresh);
+      RETURN 1;
+    END IF;
+  END IF;
   DELETE FROM {prefix}waiters WHERE name = a_name AND attempt = a_attempt;
   IF l.owner = a_attempt THEN
     held := l.expires_at > t;
@@ -343,8 +398,8 @@ BEGIN
 END $dlock$;
 
 -- Removes rows of locks that nobody has used for a time, some hundred at once, and before them what the dead have left in queues. A row
--- that is locked is in use. Tokens go on: they come from a sequence; a row whose token that has not reached yet stays, for nothing else
--- knows it.
+-- that is locked is in use. Tokens go on: they come from a sequence, and a new row begins above all that were removed, in case a replica
+-- takes over that did not follow the sequence. A row whose token the sequence has not reached yet stays, for nothing else knows it.
 -- arguments  age, us
 -- returns    how many rows of locks
 CREATE OR REPLACE FUNCTION {prefix}sweep(a_age bigint) RETURNS bigint LANGUAGE plpgsql AS $dlock$
@@ -365,6 +420,9 @@ BEGIN
       AND token < reached
     LIMIT 500 FOR UPDATE SKIP LOCKED);
   GET DIAGNOSTICS swept = ROW_COUNT;
+  IF swept > 0 THEN
+    INSERT INTO {prefix}meta AS m (k, v) VALUES ('swept', reached) ON CONFLICT (k) DO UPDATE SET v = greatest(m.v, excluded.v);
+  END IF;
   RETURN swept;
 END $dlock$;
 

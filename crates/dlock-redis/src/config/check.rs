@@ -2,16 +2,27 @@
 
 use std::time::Duration;
 
+use dlock_core::kit::{TIMEOUTS, TlsOffer, within};
 use dlock_core::{Error, Result};
 
 use super::{Config, Style, Topology};
+
+const TLS: TlsOffer = TlsOffer {
+    crate_name: "dlock-redis",
+    enabled: cfg!(feature = "tls"),
+    system_ca: true,
+    unverified: false,
+    server_name: false,
+};
 
 impl Config {
     pub(crate) fn check(&self) -> Result<()> {
         self.check_times()?;
         self.check_keys()?;
-        self.check_tls()?;
-        self.check_login()?;
+        if let Some(tls) = &self.tls {
+            tls.check(TLS)?;
+        }
+        self.login.check()?;
         self.check_topology()
     }
 
@@ -20,26 +31,16 @@ impl Config {
         let second = Duration::from_secs(1);
         let minute = Duration::from_secs(60);
         let hour = 60 * minute;
-        for (what, value, low, high) in [
-            ("connect_timeout", Some(self.connect_timeout), ms(1), minute),
-            ("answer_timeout", Some(self.answer_timeout), ms(1), minute),
-            ("waiter_lease", Some(self.waiter_lease), ms(100), 5 * minute),
-            ("fence_ttl", Some(self.fence_ttl), second, 366 * 24 * hour),
-            (
-                "replicas_timeout",
-                Some(self.replicas_timeout),
-                ms(1),
-                minute,
-            ),
-            ("keepalive", self.keepalive, second, 9 * hour),
-            ("user_timeout", self.user_timeout, ms(100), hour),
-        ] {
-            let Some(value) = value else { continue };
-            if !(low..=high).contains(&value) {
-                return Err(Error::invalid(format!(
-                    "{what} is {value:?}: it must be from {low:?} to {high:?}"
-                )));
-            }
+        within("connect_timeout", self.connect_timeout, TIMEOUTS)?;
+        within("answer_timeout", self.answer_timeout, TIMEOUTS)?;
+        within("waiter_lease", self.waiter_lease, ms(100)..=5 * minute)?;
+        within("fence_ttl", self.fence_ttl, second..=366 * 24 * hour)?;
+        within("replicas_timeout", self.replicas_timeout, TIMEOUTS)?;
+        if let Some(time) = self.keepalive {
+            within("keepalive", time, second..=9 * hour)?;
+        }
+        if let Some(time) = self.user_timeout {
+            within("user_timeout", time, ms(100)..=hour)?;
         }
         if self.user_timeout.is_some() && cfg!(not(target_os = "linux")) {
             return Err(Error::invalid(
@@ -89,7 +90,7 @@ impl Config {
         if !matches!(self.topology, Topology::Unix(_)) {
             return Ok(());
         }
-        if self.tls {
+        if self.tls.is_some() {
             return Err(Error::invalid(
                 "TLS is asked for on a unix socket: leave one of them out",
             ));

@@ -3,88 +3,75 @@
 use std::path::PathBuf;
 
 use dlock_core::backend::BackendUrl;
-use dlock_core::{Error, Operation, Result};
+use dlock_core::kit::{Login, Password, Tls, UrlForm, UrlKey, UrlScheme};
+use dlock_core::{Error, Result};
 
-use super::{Config, Pem, Roots, Source, Style, Topology};
-
-const PARAMETERS: &[&str] = &[
-    "answer_timeout",
-    "ca",
-    "cert",
-    "connect_timeout",
-    "db",
-    "fence_ttl",
-    "keepalive",
-    "key",
-    "limit_may_change",
-    "password",
-    "password_file",
-    "prefix",
-    "replicas",
-    "replicas_timeout",
-    "sentinel_password",
-    "sentinel_user",
-    "style",
-    "tls",
-    "user",
-    "user_timeout",
-    "waiter_lease",
-];
+use super::{Config, Style, Topology};
 
 impl Config {
-    /// Reads a URL:
-    ///
-    /// | URL | what it is |
-    /// |---|---|
-    /// | `redis://user:password@host:port/db` | one server |
-    /// | `rediss://…` | the same with TLS (feature `tls`) |
-    /// | `redis+unix:///path/to/socket?db=0&user=…&password=…` | one server at a unix socket |
-    /// | `redis+sentinel://user:password@s1:26379,s2,s3/master/db` | the master the sentinels know |
-    /// | `redis+cluster://user:password@n1:7000,n2:7001` | a cluster |
-    ///
-    /// `rediss+sentinel` and `rediss+cluster` use TLS. Parameters: `prefix`, `style` (`fair`, `barging`, `plain`), `connect_timeout`,
-    /// `answer_timeout`, `waiter_lease`, `fence_ttl`, `replicas`, `replicas_timeout`, `limit_may_change` (`true` or `false`), `tls` (`true` or
-    /// `false`), `ca` (a file in PEM form, or `system`), `cert` and `key` (files in PEM form; all three only with TLS, and read again for
-    /// each connection), `password_file`, `keepalive`, `user_timeout`, `sentinel_user`, `sentinel_password`: each as the setting of that
-    /// name.
+    /// The URLs that [`from_url`](Config::from_url) reads, as data.
+    pub const URL: UrlForm = UrlForm {
+        backend: "redis",
+        schemes: &[
+            UrlScheme::new("redis", "redis://user:password@host:port/db", "one server"),
+            UrlScheme::new(
+                "rediss",
+                "rediss://user:password@host:port/db",
+                "one server, with TLS",
+            ),
+            UrlScheme::new(
+                "redis+unix",
+                "redis+unix:///path/to/socket?db=0",
+                "one server at a unix socket",
+            ),
+            UrlScheme::new(
+                "redis+sentinel",
+                "redis+sentinel://user:password@s1:26379,s2,s3/master/db",
+                "the master that the sentinels know",
+            ),
+            UrlScheme::new(
+                "rediss+sentinel",
+                "rediss+sentinel://user:password@s1:26379,s2,s3/master/db",
+                "the same, with TLS for both",
+            ),
+            UrlScheme::new(
+                "redis+cluster",
+                "redis+cluster://user:password@n1:7000,n2:7001",
+                "a cluster",
+            ),
+            UrlScheme::new(
+                "rediss+cluster",
+                "rediss+cluster://user:password@n1:7000,n2:7001",
+                "a cluster, with TLS",
+            ),
+        ],
+        keys: &[OWN_KEYS, Login::KEYS, Tls::KEYS],
+    };
+
+    /// Reads a URL: `redis://user:password@host:port/db?key=value`, or one of the other schemes of [`URL`](Config::URL). Each key is the
+    /// setting of that name; `docs/urls.md` lists them all.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`](dlock_core::ErrorKind::Invalid), naming the part that is wrong; never with a password in it.
     pub fn from_url(url: &str) -> Result<Self> {
-        Self::parse(url).map_err(|error| {
-            error
-                .with_backend("redis")
-                .with_operation(Operation::Configure)
-        })
+        Self::URL.read(url, Self::parse)
     }
 
-    fn parse(url: &str) -> Result<Self> {
-        let mut url = BackendUrl::parse(url)?;
-        let (scheme, tls) = match url.scheme() {
-            "redis" => ("single", false),
-            "rediss" => ("single", true),
-            "redis+unix" => ("unix", false),
-            "redis+sentinel" => ("sentinel", false),
-            "rediss+sentinel" => ("sentinel", true),
-            "redis+cluster" => ("cluster", false),
-            "rediss+cluster" => ("cluster", true),
-            other => {
-                return Err(Error::invalid(format!(
-                    "the URL's scheme is {other:?}: this backend takes redis, rediss, redis+unix, redis+sentinel, \
-                     rediss+sentinel, redis+cluster and rediss+cluster"
-                )));
-            }
+    fn parse(url: &mut BackendUrl) -> Result<Self> {
+        let (kind, by_scheme) = match url.scheme().split_once('+') {
+            Some((start, kind)) => (kind.to_owned(), start == "rediss"),
+            None => (String::new(), url.scheme() == "rediss"),
         };
         let mut path = url.path().to_owned();
-        let mut config = match scheme {
+        let mut config = Self::new(match kind.as_str() {
             "unix" => {
                 if path.is_empty() || !url.hosts().is_empty() {
                     return Err(Error::invalid(
                         "the URL of a unix socket needs a path and no host: write redis+unix:///path/to/socket",
                     ));
                 }
-                Self::new(Topology::Unix(PathBuf::from(std::mem::take(&mut path))))
+                Topology::Unix(PathBuf::from(std::mem::take(&mut path)))
             }
             "sentinel" => {
                 let text = path.trim_start_matches('/').to_owned();
@@ -98,32 +85,23 @@ impl Config {
                     ));
                 }
                 path = db;
-                Self::new(Topology::Sentinel {
+                Topology::Sentinel {
                     sentinels: url.hosts().to_vec(),
                     master: master.to_owned(),
-                })
+                }
             }
-            "cluster" => Self::new(Topology::Cluster(url.hosts().to_vec())),
-            _ => match url.hosts() {
-                [host] => Self::new(Topology::Single(host.clone())),
-                [] => {
-                    return Err(Error::invalid(
-                        "the URL names no host: write redis://host:port",
-                    ));
-                }
-                _ => {
-                    return Err(Error::invalid(
-                        "the URL names several hosts: use redis+sentinel:// or redis+cluster://, or redlock:// for independent \
-                         masters",
-                    ));
-                }
-            },
-        };
-        config.tls = tls;
-        config.user = url.user().map(str::to_owned);
-        config.password = url.password().map(str::to_owned);
-        config.take_parameters(&mut url, &path)?;
-        url.finish(PARAMETERS)?;
+            "cluster" => Topology::Cluster(url.hosts().to_vec()),
+            _ if url.hosts().len() > 1 => {
+                return Err(Error::invalid(
+                    "the URL names several hosts: use redis+sentinel:// or redis+cluster://, or redlock:// for independent \
+                     masters",
+                ));
+            }
+            _ => Topology::Single(url.one_host("redis://host:port")?.clone()),
+        });
+        config.tls = Tls::take(url, by_scheme)?;
+        config.login = Login::take(url)?;
+        config.take_parameters(url, &path)?;
         config.check()?;
         Ok(config)
     }
@@ -138,16 +116,15 @@ impl Config {
             })?;
         }
         if matches!(self.topology, Topology::Unix(_)) {
-            self.db = url.take("db")?.unwrap_or(0);
-            self.user = url.take("user")?;
-            self.password = url.take("password")?;
+            url.set([("db", &mut self.db)])?;
+            self.login.user = url.take("user")?;
+            if let Some(password) = url.take("password")? {
+                self.login.password = Some(Password::Text(password));
+            }
         }
         if matches!(self.topology, Topology::Sentinel { .. }) {
-            self.sentinel_user = url.take("sentinel_user")?;
-            self.sentinel_password = url.take("sentinel_password")?;
-        }
-        if let Some(on) = url.take("tls")? {
-            self.tls = on;
+            self.sentinel_login.user = url.take("sentinel_user")?;
+            self.sentinel_login.password = url.take("sentinel_password")?.map(Password::Text);
         }
         if let Some(style) = url.take::<String>("style")? {
             self.style = match style.as_str() {
@@ -162,42 +139,40 @@ impl Config {
             };
         }
         self.prefix = url.take("prefix")?;
-        for (key, setting) in [
+        url.set_durations([
             ("connect_timeout", &mut self.connect_timeout),
             ("answer_timeout", &mut self.answer_timeout),
             ("waiter_lease", &mut self.waiter_lease),
             ("fence_ttl", &mut self.fence_ttl),
             ("replicas_timeout", &mut self.replicas_timeout),
-        ] {
-            if let Some(value) = url.take_duration(key)? {
-                *setting = value;
-            }
-        }
-        self.replicas = url.take("replicas")?.unwrap_or(0);
+        ])?;
+        url.set([("replicas", &mut self.replicas)])?;
+        url.set([("limit_may_change", &mut self.limit_may_change)])?;
         self.keepalive = url.take_duration("keepalive")?;
         self.user_timeout = url.take_duration("user_timeout")?;
-        self.limit_may_change = url.take("limit_may_change")?.unwrap_or(false);
-        let file: Option<String> = url.take("password_file")?;
-        self.changing = file.map(|path| Source::File(path.into()));
-        match url.take::<String>("ca")?.as_deref() {
-            None => {}
-            Some("system") => self.roots = Roots::System,
-            Some(path) => self.roots = Roots::Pem(Pem::File(path.into())),
-        }
-        let cert: Option<String> = url.take("cert")?;
-        let key: Option<String> = url.take("key")?;
-        self.identity = match (cert, key) {
-            (Some(cert), Some(key)) => Some((Pem::File(cert.into()), Pem::File(key.into()))),
-            (None, None) => None,
-            _ => {
-                return Err(Error::invalid(
-                    "the URL's parameters cert and key belong together: give both or none",
-                ));
-            }
-        };
         Ok(())
     }
 }
+
+#[rustfmt::skip]
+const OWN_KEYS: &[UrlKey] = &[
+    UrlKey::new("prefix", "text", "`dlock`, and nothing for `style=plain`", "what the names of all keys and channels begin with"),
+    UrlKey::new("style", "`fair`, `barging`, `plain`", "`fair`", "how locks are kept: first come, first served; whoever asks first; or `SET NX PX` as other programs do"),
+    UrlKey::connect_timeout("2s"),
+    UrlKey::answer_timeout("2s"),
+    UrlKey::new("waiter_lease", "a duration from 100ms to 5m", "3s", "how long a waiter keeps its place without a sign of life"),
+    UrlKey::new("fence_ttl", "a duration from 1s to a year", "10m", "how long the fence counter of a lock that nobody uses is kept"),
+    UrlKey::new("replicas", "a number", "0", "how many replicas must have confirmed a hold before it counts"),
+    UrlKey::new("replicas_timeout", "a duration from 1ms to 10m", "1s", "how long that may take"),
+    UrlKey::new("limit_may_change", "`true`, `false`", "`false`", "whether the limit of a semaphore may be another than that of those who hold its permits"),
+    UrlKey::new("keepalive", "a duration from 1s to 9h", "not at all", "after how long without traffic the system asks whether the other side still lives"),
+    UrlKey::new("user_timeout", "a duration from 100ms to 1h", "the system's", "after how long the system gives up a connection whose other side confirms nothing (Linux)"),
+    UrlKey::new("db", "a number", "0", "the database, with `redis+unix`"),
+    UrlKey::new("user", "text", "Redis' own default user", "the user, with `redis+unix`"),
+    UrlKey::new("password", "text", "", "the password, with `redis+unix`"),
+    UrlKey::new("sentinel_user", "text", "", "the user for the sentinels, with Sentinel"),
+    UrlKey::new("sentinel_password", "text", "", "the password for the sentinels, with Sentinel"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -248,9 +223,9 @@ mod tests {
             ("redis://h?password_file=/no/such/file", "cannot be read"),
             (
                 "redis://:hunter2@h?password_file=/etc/passwd",
-                "leave one of them out",
+                "give one of them",
             ),
-            ("redis://h?ca=system", "TLS is off"),
+            ("redis://h?ca=system", "TLS, which is off"),
             ("redis+unix://h/x", "no host"),
             ("redis://h?style=loud", "fair, barging or plain"),
             ("redis://h?prefix=a%7Bb", "has a brace"),
@@ -258,23 +233,26 @@ mod tests {
             ("redis://h?lease=3s", "is not known"),
             ("redis://h?answer_timeout=0s", "answer_timeout is 0ns"),
             ("redis://h?waiter_lease=1ms", "waiter_lease is 1ms"),
-            ("redis://h?ca=/no/such/file", "cannot be read"),
             ("redis://h?cert=/etc/passwd", "belong together"),
-            ("redis://h?ca=/etc/passwd", "TLS is off"),
+            ("redis://h?ca=/etc/passwd", "TLS, which is off"),
             (
                 "redis+unix:///s?cert=/etc/passwd&key=/etc/passwd",
-                "TLS is off",
+                "TLS, which is off",
             ),
         ] {
             let error = Config::from_url(url).expect_err(url);
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             assert!(error.to_string().contains(expected), "{url}: {error}");
+            assert_eq!(error.backend(), Some("redis"), "{url}");
         }
-        #[cfg(not(feature = "tls"))]
-        {
-            let error = Config::from_url("rediss://h").expect_err("no TLS");
-            assert!(error.to_string().contains("feature \"tls\""), "{error}");
-        }
+        let outcome = Config::from_url("rediss://h?ca=/no/such/file");
+        let error = outcome.expect_err("no TLS, or no such file");
+        let (kind, expected) = match cfg!(feature = "tls") {
+            true => (ErrorKind::Invalid, "cannot be read"),
+            false => (ErrorKind::Unsupported, "of the crate dlock-redis"),
+        };
+        assert_eq!(error.kind(), kind);
+        assert!(error.to_string().contains(expected), "{error}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl<'a> Call<'a> {
         keys: impl ExactSizeIterator<Item = &'k str>,
     ) -> Self {
         // Room for a usual call: growing step by step takes longer than all the rest.
-        let mut cmd = Cmd::with_capacity(keys.len() + 8, 512);
+        let mut cmd = Cmd::with_capacity(2 * keys.len() + 8, 256 + 96 * keys.len());
         cmd.arg("EVALSHA").arg(&script.hash).arg(keys.len());
         for key in keys {
             cmd.arg(key);
@@ -119,8 +119,11 @@ fn text(bytes: Vec<u8>) -> String {
 }
 
 #[derive(Clone)]
-pub(super) enum Connection {
+pub(crate) enum Connection {
     One(MultiplexedConnection),
+    /// One that the application has, which connects again by itself.
+    #[cfg(feature = "client")]
+    Managed(redis::aio::ConnectionManager),
     Cluster(ClusterConnection),
 }
 
@@ -128,6 +131,11 @@ impl Connection {
     pub(super) async fn send(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
         match self {
             Self::One(connection) => connection.send_packed_command(cmd).await?.extract_error(),
+            #[cfg(feature = "client")]
+            Self::Managed(connection) => {
+                let answer = Box::pin(connection.send_packed_command(cmd)).await;
+                answer?.extract_error()
+            }
             Self::Cluster(connection) => {
                 let answer = connection.req_packed_command(cmd).await;
                 let answer = answer.and_then(Value::extract_error);
@@ -143,7 +151,6 @@ impl Connection {
         cmd: Cmd,
     ) -> Result<Value, RedisError> {
         match self {
-            Self::One(_) => self.send(&cmd).await,
             Self::Cluster(connection) => {
                 let route = match node {
                     Some((host, port)) => SingleNodeRoutingInfo::ByAddress {
@@ -157,6 +164,7 @@ impl Connection {
                     .await;
                 value?.extract_error()
             }
+            _ => self.send(&cmd).await,
         }
     }
 
@@ -177,6 +185,8 @@ impl Connection {
     pub(super) async fn subscribe(&mut self, channel: &str) -> Result<(), RedisError> {
         match self {
             Self::One(connection) => connection.subscribe(channel).await,
+            #[cfg(feature = "client")]
+            Self::Managed(connection) => connection.subscribe(channel).await,
             Self::Cluster(connection) => connection.subscribe(channel).await,
         }
     }

@@ -54,10 +54,10 @@ impl Link {
         loop {
             if Instant::now() + pause >= until {
                 // The client connects again by itself, but with the password and the certificates that it was given at first.
-                if refused.lacks_connection()
+                if refused.lacks_connection
                     && let Some(number) = self.number()
                 {
-                    self.give_up(number);
+                    self.current.give_up(number);
                 }
                 return Err(refused.of_a_cluster());
             }

@@ -18,7 +18,7 @@ use super::call::{Answer, Connection};
 use super::silence::Silence;
 #[cfg(feature = "tls")]
 use super::tls::certificates;
-use crate::config::{Config, Login, Topology, address, sentinel_address};
+use crate::config::{Config, Topology, address, sentinel_address};
 use crate::error::Trouble;
 
 const OLDEST: (u32, u32) = (6, 0);
@@ -26,21 +26,24 @@ const OLDEST: (u32, u32) = (6, 0);
 impl Link {
     pub(super) async fn open(&self) -> Result<(Connection, Silence), Trouble> {
         let config = &self.config;
-        let mut connection = match &config.topology {
-            Topology::Single(host) => self.open_one(tcp(config, address(host))).await?,
-            Topology::Unix(path) => self.open_one(ConnectionAddr::Unix(path.clone())).await?,
-            Topology::Sentinel { sentinels, master } => self.open_master(sentinels, master).await?,
-            Topology::Cluster(nodes) => self.open_cluster(nodes).await?,
+        let mut connection = match (&self.given, &config.topology) {
+            (Some(given), _) => given.clone(),
+            (_, Topology::Single(host)) => self.open_one(tcp(config, address(host))).await?,
+            (_, Topology::Unix(path)) => self.open_one(ConnectionAddr::Unix(path.clone())).await?,
+            (_, Topology::Sentinel { sentinels, master }) => {
+                self.open_master(sentinels, master).await?
+            }
+            (_, Topology::Cluster(nodes)) => self.open_cluster(nodes).await?,
         };
         greet(&mut connection, config).await?;
         let silence = match &connection {
-            Connection::One(_) => Silence::of_one(),
             Connection::Cluster(_) => {
                 let mut ask = redis::cmd("CLUSTER");
                 ask.arg("SLOTS");
                 let slots = connection.send_to(None, ask).await?;
                 Silence::of_cluster(&slots.into())
             }
+            _ => Silence::of_one(),
         };
         if let Some((_, channel)) = &self.inbox {
             connection
@@ -52,7 +55,7 @@ impl Link {
     }
 
     async fn open_one(&self, addr: ConnectionAddr) -> Result<Connection, Trouble> {
-        let login = login(self.config.login().await?).set_db(self.config.db.into());
+        let login = login(self.config.login.now().await?).set_db(self.config.db.into());
         let settings = AsyncConnectionConfig::new()
             .set_connection_timeout(None) // ours covers more
             .set_response_timeout(None)
@@ -93,10 +96,7 @@ impl Link {
 
     async fn ask_sentinel(&self, sentinel: &Host, master: &str) -> Result<(String, u16), Trouble> {
         let config = &self.config;
-        let login = login(Login {
-            user: config.sentinel_user.clone(),
-            password: config.sentinel_password.clone(),
-        });
+        let login = login(config.sentinel_login.now().await?);
         let settings = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None);
@@ -132,7 +132,7 @@ impl Link {
                 info(config, tcp(config, address(node)), login)
             })
             .collect();
-        let login = config.login().await?;
+        let (user, password) = config.login.now().await?;
         // What waits for replicas may take so much longer.
         let patience = match config.replicas {
             0 => config.answer_timeout,
@@ -147,17 +147,17 @@ impl Link {
             // It would send a request again when its connection broke, and not tell: see `motion.rs`.
             .retries(0)
             .push_sender(self.pushes());
-        if let Some(user) = login.user {
+        if let Some(user) = user {
             builder = builder.username(user);
         }
-        if let Some(password) = login.password {
+        if let Some(password) = password {
             builder = builder.password(password);
         }
         #[cfg(feature = "tls")]
-        if config.tls {
+        if let Some(tls) = &config.tls {
             builder = builder
                 .tls(redis::cluster::TlsMode::Secure)
-                .certs(certificates(config)?);
+                .certs(certificates(tls)?);
         }
         let connection = builder.build()?.get_async_connection().await?;
         Ok(Connection::Cluster(connection))
@@ -238,22 +238,22 @@ async fn greet(connection: &mut Connection, config: &Config) -> Result<(), Troub
 }
 
 fn is_silence(trouble: &Trouble) -> bool {
-    matches!(trouble.kind, ErrorKind::Unreachable | ErrorKind::TimedOut)
+    matches!(trouble.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut)
 }
 
-fn login(who: Login) -> RedisConnectionInfo {
+fn login((user, password): (Option<String>, Option<String>)) -> RedisConnectionInfo {
     let mut login = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
-    if let Some(user) = who.user {
+    if let Some(user) = user {
         login = login.set_username(user);
     }
-    if let Some(password) = who.password {
+    if let Some(password) = password {
         login = login.set_password(password);
     }
     login
 }
 
 fn tcp(config: &Config, (host, port): (String, u16)) -> ConnectionAddr {
-    if config.tls {
+    if config.tls.is_some() {
         ConnectionAddr::TcpTls {
             host,
             port,
@@ -301,8 +301,8 @@ fn client(
 ) -> Result<Client, Trouble> {
     let info = info(config, addr, login)?;
     #[cfg(feature = "tls")]
-    if config.tls {
-        return Ok(Client::build_with_tls(info, certificates(config)?)?);
+    if let Some(tls) = &config.tls {
+        return Ok(Client::build_with_tls(info, certificates(tls)?)?);
     }
     Ok(Client::open(info)?)
 }

@@ -10,7 +10,7 @@ impl Link {
     pub(crate) async fn query(&self, cmd: &Cmd) -> Result<Value, Trouble> {
         let mut current = self.connection().await?;
         let (what, limit) = (What::Command(cmd), self.config.answer_timeout);
-        let until = current.connection.until(limit);
+        let until = current.0.connection.until(limit);
         let trip = self.within(limit, &mut current, what).await;
         match (trip, until) {
             (Err(trouble), Some(until)) if trouble.passing => {

@@ -66,9 +66,9 @@ impl Link {
     /// Where each master of a cluster is; `None` for the one server there is.
     pub(super) async fn masters(
         &self,
-        current: &mut Current,
+        current: &mut (Current, u64),
     ) -> Result<Vec<Option<(String, u16)>>, Trouble> {
-        if let Connection::One(_) = current.connection {
+        if !matches!(current.0.connection, Connection::Cluster(_)) {
             return Ok(vec![None]);
         }
         let mut ask = redis::cmd("CLUSTER");

@@ -1,12 +1,16 @@
 //! Which nodes do not answer any more. A connection that is open at our side only never breaks by itself.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::call::Answer;
 use super::motion::What;
 
 /// After so many answers in a row that did not come, a connection counts as frozen: the client never replaces it by itself.
 const FROZEN_AFTER: u32 = 2;
+/// So does one that has answered nothing for so long while callers gave up waiting for it.
+const SILENT_FOR: Duration = Duration::from_secs(1);
 const SLOTS: u16 = 16384;
 
 /// How many answers in a row each node has not given. Others that answer do not make up for one that does not.
@@ -15,6 +19,9 @@ pub(super) struct Silence {
     /// In a cluster: the last slot of each range, and the place of its master below.
     ranges: Vec<(u16, usize)>,
     unanswered: Vec<AtomicU32>,
+    /// Since when nobody has answered, as callers saw that did not wait for long.
+    given_up_since: Mutex<Option<Instant>>,
+    is_given_up: AtomicBool,
 }
 
 impl Silence {
@@ -22,6 +29,8 @@ impl Silence {
         Self {
             ranges: Vec::new(),
             unanswered: vec![AtomicU32::new(0)],
+            given_up_since: Mutex::new(None),
+            is_given_up: AtomicBool::new(false),
         }
     }
 
@@ -37,6 +46,8 @@ impl Silence {
             ranges,
             // One more for what goes to no known node.
             unanswered: (0..=masters.len()).map(|_| AtomicU32::new(0)).collect(),
+            given_up_since: Mutex::new(None),
+            is_given_up: AtomicBool::new(false),
         }
     }
 
@@ -57,12 +68,30 @@ impl Silence {
 
     /// An answer has come.
     pub(super) fn ended(&self, what: What<'_>) {
+        if self.is_given_up.load(Ordering::Relaxed) {
+            self.is_given_up.store(false, Ordering::Relaxed);
+            *self.since() = None;
+        }
         let any = |counter: &AtomicU32| counter.load(Ordering::Relaxed) != 0;
         if self.unanswered.iter().any(any)
             && let Some(counter) = self.counter(what)
         {
             counter.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// A caller gave up that had asked at `asked`. Whether the connection counts as frozen now: a caller that always gives up before the
+    /// time-out, as a vote that others have decided, would else keep it for ever.
+    pub(super) fn given_up(&self, asked: Instant) -> bool {
+        let mut since = self.since();
+        self.is_given_up.store(true, Ordering::Relaxed);
+        since.get_or_insert(asked).elapsed() >= SILENT_FOR
+    }
+
+    fn since(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.given_up_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An answer did not come. Whether the connection counts as frozen now.

@@ -3,28 +3,28 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use dlock_core::ErrorKind;
+use dlock_core::kit::{Tls, Trust};
 use redis::{ClientTlsConfig, TlsCertificates};
 
-use crate::config::{Config, Roots};
 use crate::error::Trouble;
 
-pub(super) fn certificates(config: &Config) -> Result<TlsCertificates, Trouble> {
+pub(super) fn certificates(tls: &Tls) -> Result<TlsCertificates, Trouble> {
     // The client takes the process's cryptography, and panics if none is chosen and a further crate of the program has brought a
     // second one. What the program has chosen stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let unreadable =
         |error: dlock_core::Error| Trouble::new(ErrorKind::Denied, error.message()).unsent();
-    let client_tls = match &config.identity {
+    let client_tls = match tls.identity() {
         None => None,
         Some((cert, key)) => Some(ClientTlsConfig {
             client_cert: cert.read("cert").map_err(unreadable)?,
             client_key: key.read("key").map_err(unreadable)?,
         }),
     };
-    let root_cert = match &config.roots {
-        Roots::Mozilla => None,
-        Roots::System => Some(of_the_system()?),
-        Roots::Pem(ca) => Some(ca.read("ca").map_err(unreadable)?),
+    let root_cert = match tls.trust() {
+        Trust::System => Some(of_the_system()?),
+        Trust::Authority(ca) => Some(ca.read("ca").map_err(unreadable)?),
+        _ => None,
     };
     Ok(TlsCertificates {
         client_tls,

@@ -1,5 +1,5 @@
 use super::*;
-use dlock_core::HeldNow;
+use dlock_core::{Error, HeldNow};
 use std::error::Error as _;
 use std::io;
 
@@ -118,28 +118,6 @@ fn every_error_has_its_kind() {
         assert_eq!(mapped.kind(), kind, "{text}");
         assert_eq!(mapped.is_retryable(), retryable, "{text}");
         assert!(mapped.source().is_some(), "{text}");
-    }
-}
-
-/// Once something was sent, whatever comes of the reconnect says nothing about it: every kind of error is in doubt then.
-#[test]
-fn what_was_sent_is_in_doubt_whatever_comes_after() {
-    for kind in [
-        ErrorKind::Unreachable,
-        ErrorKind::TimedOut,
-        ErrorKind::Denied,
-        ErrorKind::Closed,
-        ErrorKind::Conflict,
-        ErrorKind::Store,
-        ErrorKind::Invalid,
-        ErrorKind::Unsupported,
-    ] {
-        let trouble = Trouble::new(kind, "x");
-        let held = |trouble: Trouble| Error::from(trouble).held_now();
-        assert_eq!(held(trouble.clone()), HeldNow::Unknown, "{kind:?}");
-        assert_eq!(held(trouble.clone().unsent()), HeldNow::No, "{kind:?}");
-        let after = trouble.unsent().in_doubt();
-        assert_eq!(held(after), HeldNow::Unknown, "{kind:?}");
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use super::known::{Known, Mark};
 use crate::error::Trouble;
 
 /// Requests under way at a time, each alone; up to here nobody waits for another.
@@ -13,8 +14,10 @@ pub(super) const AT_ONCE: usize = 8;
 const IN_A_CROWD: usize = 2;
 /// The server does nothing else during a trip: this is a few hundred microseconds.
 pub(super) const LARGEST: usize = 64;
+/// As many that do not fit are passed over for those behind them.
+const PASSED_OVER: usize = 256;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Desk {
     /// Requests that went alone and trips of many.
     pub(super) under_way: usize,
@@ -26,6 +29,7 @@ pub(super) struct Desk {
     pub(super) moved: Option<Instant>,
     /// Raised when what is under way is given up: a runtime that nobody drives any more has it, and may have it for ever.
     pub(super) age: u64,
+    known: Known,
 }
 
 /// One request that goes with others.
@@ -34,8 +38,17 @@ pub(crate) struct Wish {
     pub(super) key: String,
     pub(super) text: Vec<u8>,
     /// For a lock to take: the time to live of its key.
-    pub(super) lasts: Option<String>,
+    pub(super) lasts: Option<u64>,
+    /// What is known of the lock, as far as it has been looked up.
+    pub(super) mark: Mark,
     pub(super) tell: oneshot::Sender<Result<Said, Trouble>>,
+}
+
+impl Wish {
+    /// Whether it is to take a lock whose key may not exist, so that its other keys must be looked at.
+    pub(super) fn is_strange(&self) -> bool {
+        self.lasts.is_some() && !self.mark.known
+    }
 }
 
 /// What the server said to one of many.
@@ -48,6 +61,26 @@ pub(crate) enum Said {
 }
 
 impl Desk {
+    /// `memory`: how long a lock that was taken is known.
+    pub(super) fn new(memory: Duration) -> Self {
+        Self {
+            under_way: 0,
+            trips: 0,
+            waiting: VecDeque::new(),
+            moved: None,
+            age: 0,
+            known: Known::new(memory),
+        }
+    }
+
+    /// Locks that were taken just now.
+    pub(super) fn note(&mut self, marks: impl Iterator<Item = Mark>) {
+        let now = Instant::now();
+        for mark in marks {
+            self.known.note(mark, now);
+        }
+    }
+
     pub(super) fn at_once(&self) -> usize {
         if self.trips == 0 { AT_ONCE } else { IN_A_CROWD }
     }
@@ -62,28 +95,38 @@ impl Desk {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
-    /// What goes in the next trip: the first, and all that fit to it.
+    /// What goes in the next trip: the first, and all that fit to it. A lock goes once in a trip, so that the script need not remember what it
+    /// has changed; which of two requests for it goes first stays as it was.
     pub(super) fn next(&mut self) -> Vec<Wish> {
-        let mut now = Vec::new();
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let mut now = Vec::with_capacity(waiting.len().min(LARGEST));
         let mut later = VecDeque::new();
-        let mut lasts: Option<String> = None;
-        for wish in self.waiting.drain(..) {
+        // Those that stay behind count too: what comes after one for the same lock must not overtake it.
+        let mut locks = Vec::with_capacity(waiting.len().min(LARGEST));
+        let mut lasts: Option<u64> = None;
+        let moment = Instant::now();
+        while now.len() < LARGEST && later.len() < PASSED_OVER {
+            let Some(mut wish) = waiting.pop_front() else {
+                break;
+            };
             if wish.tell.is_closed() {
                 continue;
             }
-            let fits = match (&lasts, &wish.lasts) {
+            let fits = match (lasts, wish.lasts) {
                 (Some(all), Some(one)) => all == one,
                 _ => true,
             };
-            if fits && now.len() < LARGEST {
-                if lasts.is_none() {
-                    lasts.clone_from(&wish.lasts);
-                }
+            wish.mark = self.known.look(&wish.key, moment);
+            let is_first = !locks.contains(&wish.mark.hash);
+            locks.push(wish.mark.hash);
+            if fits && is_first {
+                lasts = lasts.or(wish.lasts);
                 now.push(wish);
             } else {
                 later.push_back(wish);
             }
         }
+        later.append(&mut waiting);
         self.waiting = later;
         now
     }
@@ -93,12 +136,17 @@ impl Desk {
 mod tests {
     use super::*;
 
-    fn wish(key: &str, lasts: Option<&str>) -> (Wish, oneshot::Receiver<Result<Said, Trouble>>) {
+    fn desk() -> Desk {
+        Desk::new(Duration::from_secs(300))
+    }
+
+    fn wish(key: &str, lasts: Option<u64>) -> (Wish, oneshot::Receiver<Result<Said, Trouble>>) {
         let (tell, told) = oneshot::channel();
         let wish = Wish {
             key: key.to_owned(),
             text: Vec::new(),
-            lasts: lasts.map(str::to_owned),
+            lasts,
+            mark: Mark::default(),
             tell,
         };
         (wish, told)
@@ -106,15 +154,15 @@ mod tests {
 
     #[test]
     fn what_fits_goes_together_and_who_left_stays_behind() {
-        let mut desk = Desk::default();
+        let mut desk = desk();
         let mut listeners = Vec::new();
         for (key, lasts) in [
             ("a", None),
-            ("b", Some("1")),
-            ("left", Some("1")),
-            ("c", Some("2")),
+            ("b", Some(1)),
+            ("left", Some(1)),
+            ("c", Some(2)),
             ("d", None),
-            ("e", Some("1")),
+            ("e", Some(1)),
         ] {
             let (wish, told) = wish(key, lasts);
             desk.waiting.push_back(wish);
@@ -129,8 +177,29 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_goes_once_in_a_trip_and_its_requests_keep_their_order() {
+        let mut desk = desk();
+        let mut listeners = Vec::new();
+        for (key, lasts) in [("a", None), ("a", Some(1)), ("b", None), ("a", None)] {
+            let (wish, told) = wish(key, lasts);
+            desk.waiting.push_back(wish);
+            listeners.push(told);
+        }
+        let mut next = || {
+            let wishes = desk.next().into_iter();
+            wishes
+                .map(|wish| (wish.key, wish.lasts))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(next(), [("a".to_owned(), None), ("b".to_owned(), None)]);
+        assert_eq!(next(), [("a".to_owned(), Some(1))]);
+        assert_eq!(next(), [("a".to_owned(), None)]);
+        assert!(next().is_empty());
+    }
+
+    #[test]
     fn a_trip_has_its_limit_and_keeps_the_order() {
-        let mut desk = Desk::default();
+        let mut desk = desk();
         let mut listeners = Vec::new();
         for n in 0..=LARGEST {
             let (wish, told) = wish(&n.to_string(), None);

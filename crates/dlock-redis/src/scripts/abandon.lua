@@ -4,8 +4,11 @@
 --
 --   <token, 16 digits>                               free, and nothing else exists
 --   <token>-<owner, 32><fence, 13 digits><label>     one exclusive holder, and nothing else exists
+--   <token>*<owner, 32><fence, 13 digits><label>     ... and there may be waiters, but no tombstones
 --   <token>+<owner, 32><fence, 13 digits><label>     ... and there may be waiters or tombstones
---   <token>+S   <token>+P<limit>   <token>+          shared holders, permits, nobody: the mode stands where the owner would
+--   <token>!<owner, 32><fence, 13 digits><label>     ... the same, and its client listens for others: listen.lua
+--   <token>+S   <token>+P<limit>   <token>+          shared holders, permits, nobody: the mode stands where the owner would;
+--                                                    with ! for the plus when one of the holders listens
 --
 -- The time to live of the key is what is left of the lease of its exclusive holder, plus `fence`: how long the token is remembered
 -- after that. So an exclusive hold has ended when no more than `fence` is left. An owner begins with a hexadecimal digit, a mode does not.
@@ -24,6 +27,7 @@ local v = redis.call('GET', KEYS[1])
 -- KEYS  1 the lock, a string as in value.lua
 --       2 Q  sorted set  waiter's attempt -> ticket
 --       3 W  hash        waiter's attempt -> <end of its waiter lease, 13><mode as it was asked for> <lease> <inbox> <label>
+--                        attempt of a holder that listens for others -> !<inbox>
 --       4 H  sorted set  shared or permit holder's attempt -> expiry
 --       5 I  hash        shared or permit holder's attempt -> <token, 16><label>
 --       6 T  sorted set  abandoned attempt -> end of memory
@@ -43,14 +47,26 @@ patience = tonumber(patience)
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local stamp = ARGV[4] or clock[1] .. sub('00000' .. clock[2], -6)
+-- Whether nothing but the lock's own key exists, whether no attempt was abandoned, and whether a holder listens for others.
+local mark = v and sub(v, MARK, MARK)
+local alone = mark == '' or mark == '-'
+local clean = alone or mark == '*'
+local listens = mark == '!'
 
 -- The first write of the script, which changes nothing. Whatever makes the server refuse writes (a replica, too few replicas, a failed
 -- save) it refuses here, before anything is changed; after the first write of a script it refuses no other. An attempt that has nothing
 -- here yet needs memory, and begins with a write that is refused when there is none; what frees or keeps begins with one that is not.
-if wish == '-' or redis.call('ZSCORE', Q, me) or redis.call('ZSCORE', H, me) then
-  redis.call('ZREM', T, '')
-else
-  redis.call('ZADD', T, 'XX', 0, '')
+--
+-- Where the first thing to do is a write of the right sort by itself, `begun` is set instead.
+local begun = false
+local function begin()
+  if begun then return end
+  begun = true
+  if wish == '-' or redis.call('ZSCORE', Q, me) or redis.call('ZSCORE', H, me) then
+    redis.call('ZREM', T, '')
+  else
+    redis.call('ZADD', T, 'XX', 0, '')
+  end
 end
 
 -- Bounds what one call does, since the server does nothing else meanwhile: so many holds that ended, and so much work for waiters, where
@@ -59,19 +75,25 @@ local SWEEP, MOST, GRANT = 1000, 1024, 8
 
 local token = v and sub(v, 1, TOKEN_END) or '0000000000000000'
 local mode, owner, expires, label, count = '', '', 0, '', 0
+-- The attempt of a holder that listened and does not hold any more: what it has said is removed at the end.
+local deaf
 if v and #v > MARK and string.find(v, '^%x', OWNER) then
   local left = redis.call('PTTL', K) - sub(v, FENCE, FENCE_END)
   if left > 0 then
     mode, owner, expires, label = 'X', sub(v, OWNER, OWNER_END), now + left, sub(v, LABEL)
+  elseif listens then
+    deaf, listens = sub(v, OWNER, OWNER_END), false
   end
 elseif v and #v > MARK then
   local gone = redis.call('ZRANGEBYSCORE', H, '-inf', now, 'LIMIT', 0, SWEEP)
   if #gone > 0 then
+    begin()
     redis.call('ZREM', H, unpack(gone))
     redis.call('HDEL', I, unpack(gone))
+    if listens then redis.call('HDEL', W, unpack(gone)) end
   end
   count = #gone < SWEEP and redis.call('ZCARD', H) or redis.call('ZCOUNT', H, '(' .. now, '+inf')
-  if count > 0 then mode = sub(v, OWNER) end
+  if count > 0 then mode = sub(v, OWNER) else listens = false end
 end
 
 -- Lets a key live this long at least.
@@ -100,7 +122,7 @@ end
 local function take(attempt, m, till, text, number)
   token, mode = number, as_held(m)
   if m == 'X' then
-    owner, expires, label = attempt, till, text
+    owner, expires, label, listens = attempt, till, text, false
   else
     redis.call('ZADD', H, till, attempt)
     redis.call('HSET', I, attempt, token .. text)
@@ -118,14 +140,16 @@ end
 local function free(attempt)
   if mode == 'X' then
     if owner ~= attempt then return false end
-    mode = ''
+    mode, deaf, listens = '', listens and attempt, false
     return true
   end
   if not shares(attempt) then return false end
+  begun = true
   redis.call('ZREM', H, attempt)
   redis.call('HDEL', I, attempt)
+  deaf = listens and attempt
   count = count - 1
-  if count == 0 then mode = '' end
+  if count == 0 then mode, listens = '', false end
   return true
 end
 
@@ -154,6 +178,7 @@ local function waiter(attempt)
 end
 
 local function leave(attempt)
+  if wish == '-' then begun = true else begin() end
   redis.call('ZREM', Q, attempt)
   redis.call('HDEL', W, attempt)
 end
@@ -180,13 +205,24 @@ end
 --
 -- A waiter that gave a sign of life a moment ago gets its whole lease and is told the token: it needs no further trip. Another one,
 -- and everybody in a cluster, gets as long as a waiter may be silent, and confirms; so one that died costs the others no more.
+--
+-- Where nothing is asked for, `me` does not wait; if the lock is free then, whoever is first leaves the queue, alive or not, and is taken out of
+-- it at once. That is the first write too, of the sort that is not refused without memory.
 local unfinished = false
 local function settle(asked)
   local work = 0
   while true do
-    local head = redis.call('ZRANGE', Q, 0, 0)[1]
-    if not head or head == me then return head end
+    local head
+    local out = wish == '-' and fair and mode == '' and work < MOST
+    if out then
+      head = redis.call('ZPOPMIN', Q)[1]
+      begun = true
+    else
+      head = redis.call('ZRANGE', Q, 0, 0)[1]
+    end
+    if not head or head == me and not out then return head end
     local left, m, lasts, inbox, text, whole = waiter(head)
+    if head == me then left = 0 end
     if left > 0 and not admits(m) then return head end
     if work >= MOST then
       -- Enough for one call: the next one is called, and goes on with its own.
@@ -198,7 +234,13 @@ local function settle(asked)
       wake()
       return head
     end
-    leave(head)
+    if out then
+      -- With who ended its hold, in one command.
+      redis.call('HDEL', W, head, deaf or head)
+      deaf = nil
+    else
+      leave(head)
+    end
     if left > 0 then
       local number = next_token(m)
       take(head, m, now + (whole and lasts or patience), text, number)
@@ -211,18 +253,19 @@ local function settle(asked)
   end
 end
 
-local function save()
+local function save(queued)
+  begin()
   -- While it is held alone, the mark may be too careful: it costs the next release a look.
-  local more = mode == 'X' and v and sub(v, MARK, MARK) == '+' or redis.call('EXISTS', Q, T) > 0
+  local more = queued or mode == 'X' and v and not alone or redis.call('EXISTS', Q, T) > 0
   local value, lasts = token, tonumber(fence)
   if mode == 'X' then
-    value = token .. (more and '+' or '-') .. owner .. fence .. label
+    value = token .. (not more and '-' or listens and '!' or v and clean and '*' or '+') .. owner .. fence .. label
     lasts = expires - now + fence
   elseif mode ~= '' then
     local longest = redis.call('ZRANGE', H, -1, -1, 'WITHSCORES')[2] - now
     keep(H, longest + 1000)
     keep(I, longest + 1000)
-    value, lasts = token .. '+' .. mode, longest + fence
+    value, lasts = token .. (listens and '!' or '+') .. mode, longest + fence
   elseif more then
     value = token .. '+'
   end
@@ -234,9 +277,14 @@ local function save()
 end
 
 -- The end of every script: first all is written, then it is told. A message that cannot be sent takes nothing back: its waiter finds the
--- grant by its next sign of life.
-local function finish(answer)
-  if v or mode ~= '' or wish ~= '-' then save() end
+-- grant by its next sign of life. `queued` where it is known that somebody waits.
+local function finish(answer, queued)
+  if deaf then
+    begin()
+    redis.call('HDEL', W, deaf)
+  end
+  if #letters > 0 then begin() end
+  if v or mode ~= '' or wish ~= '-' then save(queued) end
   for n = 1, #letters, 2 do redis.pcall('PUBLISH', letters[n], letters[n + 1]) end
   return answer
 end
@@ -254,6 +302,7 @@ if memory > 0 then
   redis.call('ZREMRANGEBYSCORE', T, '-inf', now)
   redis.call('ZADD', T, now + memory, me)
   keep(T, memory)
+  clean = false
 end
 settle()
 return finish(held and 1 or 0)

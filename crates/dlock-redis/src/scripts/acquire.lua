@@ -4,8 +4,11 @@
 --
 --   <token, 16 digits>                               free, and nothing else exists
 --   <token>-<owner, 32><fence, 13 digits><label>     one exclusive holder, and nothing else exists
+--   <token>*<owner, 32><fence, 13 digits><label>     ... and there may be waiters, but no tombstones
 --   <token>+<owner, 32><fence, 13 digits><label>     ... and there may be waiters or tombstones
---   <token>+S   <token>+P<limit>   <token>+          shared holders, permits, nobody: the mode stands where the owner would
+--   <token>!<owner, 32><fence, 13 digits><label>     ... the same, and its client listens for others: listen.lua
+--   <token>+S   <token>+P<limit>   <token>+          shared holders, permits, nobody: the mode stands where the owner would;
+--                                                    with ! for the plus when one of the holders listens
 --
 -- The time to live of the key is what is left of the lease of its exclusive holder, plus `fence`: how long the token is remembered
 -- after that. So an exclusive hold has ended when no more than `fence` is left. An owner begins with a hexadecimal digit, a mode does not.
@@ -32,7 +35,7 @@ if string.byte(ARGV[2], 3) == 88 then
     local token = ARGV[4]
     if not token then
       local t = redis.call('TIME')
-      token = t[1] .. sub('00000' .. t[2], -6)
+      token = t[1] .. (#t[2] == 6 and t[2] or sub('00000' .. t[2], -6))
     end
     if v and token - v < TURNS then token = string.format('%016.0f', v + TURNS) end
     redis.call('SET', KEYS[1], token .. '-' .. ARGV[1], 'PX', ARGV[3])
@@ -50,6 +53,7 @@ end
 -- KEYS  1 the lock, a string as in value.lua
 --       2 Q  sorted set  waiter's attempt -> ticket
 --       3 W  hash        waiter's attempt -> <end of its waiter lease, 13><mode as it was asked for> <lease> <inbox> <label>
+--                        attempt of a holder that listens for others -> !<inbox>
 --       4 H  sorted set  shared or permit holder's attempt -> expiry
 --       5 I  hash        shared or permit holder's attempt -> <token, 16><label>
 --       6 T  sorted set  abandoned attempt -> end of memory
@@ -69,14 +73,26 @@ patience = tonumber(patience)
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local stamp = ARGV[4] or clock[1] .. sub('00000' .. clock[2], -6)
+-- Whether nothing but the lock's own key exists, whether no attempt was abandoned, and whether a holder listens for others.
+local mark = v and sub(v, MARK, MARK)
+local alone = mark == '' or mark == '-'
+local clean = alone or mark == '*'
+local listens = mark == '!'
 
 -- The first write of the script, which changes nothing. Whatever makes the server refuse writes (a replica, too few replicas, a failed
 -- save) it refuses here, before anything is changed; after the first write of a script it refuses no other. An attempt that has nothing
 -- here yet needs memory, and begins with a write that is refused when there is none; what frees or keeps begins with one that is not.
-if wish == '-' or redis.call('ZSCORE', Q, me) or redis.call('ZSCORE', H, me) then
-  redis.call('ZREM', T, '')
-else
-  redis.call('ZADD', T, 'XX', 0, '')
+--
+-- Where the first thing to do is a write of the right sort by itself, `begun` is set instead.
+local begun = false
+local function begin()
+  if begun then return end
+  begun = true
+  if wish == '-' or redis.call('ZSCORE', Q, me) or redis.call('ZSCORE', H, me) then
+    redis.call('ZREM', T, '')
+  else
+    redis.call('ZADD', T, 'XX', 0, '')
+  end
 end
 
 -- Bounds what one call does, since the server does nothing else meanwhile: so many holds that ended, and so much work for waiters, where
@@ -85,19 +101,25 @@ local SWEEP, MOST, GRANT = 1000, 1024, 8
 
 local token = v and sub(v, 1, TOKEN_END) or '0000000000000000'
 local mode, owner, expires, label, count = '', '', 0, '', 0
+-- The attempt of a holder that listened and does not hold any more: what it has said is removed at the end.
+local deaf
 if v and #v > MARK and string.find(v, '^%x', OWNER) then
   local left = redis.call('PTTL', K) - sub(v, FENCE, FENCE_END)
   if left > 0 then
     mode, owner, expires, label = 'X', sub(v, OWNER, OWNER_END), now + left, sub(v, LABEL)
+  elseif listens then
+    deaf, listens = sub(v, OWNER, OWNER_END), false
   end
 elseif v and #v > MARK then
   local gone = redis.call('ZRANGEBYSCORE', H, '-inf', now, 'LIMIT', 0, SWEEP)
   if #gone > 0 then
+    begin()
     redis.call('ZREM', H, unpack(gone))
     redis.call('HDEL', I, unpack(gone))
+    if listens then redis.call('HDEL', W, unpack(gone)) end
   end
   count = #gone < SWEEP and redis.call('ZCARD', H) or redis.call('ZCOUNT', H, '(' .. now, '+inf')
-  if count > 0 then mode = sub(v, OWNER) end
+  if count > 0 then mode = sub(v, OWNER) else listens = false end
 end
 
 -- Lets a key live this long at least.
@@ -126,7 +148,7 @@ end
 local function take(attempt, m, till, text, number)
   token, mode = number, as_held(m)
   if m == 'X' then
-    owner, expires, label = attempt, till, text
+    owner, expires, label, listens = attempt, till, text, false
   else
     redis.call('ZADD', H, till, attempt)
     redis.call('HSET', I, attempt, token .. text)
@@ -144,14 +166,16 @@ end
 local function free(attempt)
   if mode == 'X' then
     if owner ~= attempt then return false end
-    mode = ''
+    mode, deaf, listens = '', listens and attempt, false
     return true
   end
   if not shares(attempt) then return false end
+  begun = true
   redis.call('ZREM', H, attempt)
   redis.call('HDEL', I, attempt)
+  deaf = listens and attempt
   count = count - 1
-  if count == 0 then mode = '' end
+  if count == 0 then mode, listens = '', false end
   return true
 end
 
@@ -180,6 +204,7 @@ local function waiter(attempt)
 end
 
 local function leave(attempt)
+  if wish == '-' then begun = true else begin() end
   redis.call('ZREM', Q, attempt)
   redis.call('HDEL', W, attempt)
 end
@@ -206,13 +231,24 @@ end
 --
 -- A waiter that gave a sign of life a moment ago gets its whole lease and is told the token: it needs no further trip. Another one,
 -- and everybody in a cluster, gets as long as a waiter may be silent, and confirms; so one that died costs the others no more.
+--
+-- Where nothing is asked for, `me` does not wait; if the lock is free then, whoever is first leaves the queue, alive or not, and is taken out of
+-- it at once. That is the first write too, of the sort that is not refused without memory.
 local unfinished = false
 local function settle(asked)
   local work = 0
   while true do
-    local head = redis.call('ZRANGE', Q, 0, 0)[1]
-    if not head or head == me then return head end
+    local head
+    local out = wish == '-' and fair and mode == '' and work < MOST
+    if out then
+      head = redis.call('ZPOPMIN', Q)[1]
+      begun = true
+    else
+      head = redis.call('ZRANGE', Q, 0, 0)[1]
+    end
+    if not head or head == me and not out then return head end
     local left, m, lasts, inbox, text, whole = waiter(head)
+    if head == me then left = 0 end
     if left > 0 and not admits(m) then return head end
     if work >= MOST then
       -- Enough for one call: the next one is called, and goes on with its own.
@@ -224,7 +260,13 @@ local function settle(asked)
       wake()
       return head
     end
-    leave(head)
+    if out then
+      -- With who ended its hold, in one command.
+      redis.call('HDEL', W, head, deaf or head)
+      deaf = nil
+    else
+      leave(head)
+    end
     if left > 0 then
       local number = next_token(m)
       take(head, m, now + (whole and lasts or patience), text, number)
@@ -237,18 +279,19 @@ local function settle(asked)
   end
 end
 
-local function save()
+local function save(queued)
+  begin()
   -- While it is held alone, the mark may be too careful: it costs the next release a look.
-  local more = mode == 'X' and v and sub(v, MARK, MARK) == '+' or redis.call('EXISTS', Q, T) > 0
+  local more = queued or mode == 'X' and v and not alone or redis.call('EXISTS', Q, T) > 0
   local value, lasts = token, tonumber(fence)
   if mode == 'X' then
-    value = token .. (more and '+' or '-') .. owner .. fence .. label
+    value = token .. (not more and '-' or listens and '!' or v and clean and '*' or '+') .. owner .. fence .. label
     lasts = expires - now + fence
   elseif mode ~= '' then
     local longest = redis.call('ZRANGE', H, -1, -1, 'WITHSCORES')[2] - now
     keep(H, longest + 1000)
     keep(I, longest + 1000)
-    value, lasts = token .. '+' .. mode, longest + fence
+    value, lasts = token .. (listens and '!' or '+') .. mode, longest + fence
   elseif more then
     value = token .. '+'
   end
@@ -260,9 +303,14 @@ local function save()
 end
 
 -- The end of every script: first all is written, then it is told. A message that cannot be sent takes nothing back: its waiter finds the
--- grant by its next sign of life.
-local function finish(answer)
-  if v or mode ~= '' or wish ~= '-' then save() end
+-- grant by its next sign of life. `queued` where it is known that somebody waits.
+local function finish(answer, queued)
+  if deaf then
+    begin()
+    redis.call('HDEL', W, deaf)
+  end
+  if #letters > 0 then begin() end
+  if v or mode ~= '' or wish ~= '-' then save(queued) end
   for n = 1, #letters, 2 do redis.pcall('PUBLISH', letters[n], letters[n + 1]) end
   return answer
 end
@@ -273,31 +321,53 @@ lease = tonumber(lease)
 
 -- The limit of permits may be another since this one was given.
 if (mode == m or sub(mode, 1, 1) == 'P' and m ~= 'X' and m ~= 'S') and shares(me) then
+  begin()
   redis.call('ZADD', H, now + lease, me)
   local mine = redis.call('HGET', I, me)
   return finish(mine and sub(mine, 1, 16) or token)
 end
-local tombstone = redis.call('ZSCORE', T, me)
+local tombstone = not clean and redis.call('ZSCORE', T, me)
 if tombstone and tonumber(tombstone) > now then return {'abandoned'} end
 
 -- Says what is needed to be given the lock. Both keys always change together, so one look at their time to live is enough; a second more
 -- of it saves the look's consequence for most.
-local function stand()
+local function stand(first)
   redis.call('HSET', W, me, string.format('%013.0f', now + patience) .. m .. ' ' .. lease .. ' ' .. inbox .. ' ' .. text)
-  if redis.call('PTTL', Q) < patience then
+  if first or redis.call('PTTL', Q) < patience then
     redis.call('PEXPIRE', Q, patience + 1000)
-    redis.call('PEXPIRE', W, patience + 1000)
+    -- What holders who listen have left there lasts longer.
+    if mark == '!' then keep(W, patience + 1000) else redis.call('PEXPIRE', W, patience + 1000) end
   end
 end
 
--- The usual wait: somebody holds it alone, and we are new. Nobody can be given anything now, so nobody else is looked at.
+-- Writes to those who hold and listen for others, as listen.lua has noted. Whoever is of our own client is not told, and goes on listening.
+local function tell_holders()
+  local goes_on = false
+  for _, holder in ipairs(mode == 'X' and {owner} or redis.call('ZRANGE', H, 0, MOST / 4)) do
+    local theirs = string.match(redis.call('HGET', W, holder) or '', '^!(.+)')
+    if theirs == inbox then
+      goes_on = true
+    elseif theirs then
+      -- Once is enough: it looks, and leaves word again if it finds nobody.
+      redis.call('HDEL', W, holder)
+      write_to(theirs, holder)
+    end
+  end
+  listens = goes_on
+end
+
+-- The usual wait: somebody holds it alone, and we are new. Nobody can be given anything now, so nobody else is looked at. To enter the queue
+-- is the first write, and refused without memory; whoever stands there already goes on below, by one that is not.
 if m == 'X' and mode == 'X' and inbox ~= '' then
-  local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
-  if redis.call('ZADD', Q, 'NX', math.max(tonumber(stamp), (last or 0) + 1), me) == 1 then
-    stand()
-    return finish({last and 0 or expires - now, token})
+  local last = not alone and redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
+  if redis.pcall('ZADD', Q, 'NX', math.max(tonumber(stamp), (last or 0) + 1), me) == 1 then
+    begun = true
+    if listens then tell_holders() end
+    stand(not last)
+    return finish({last and 0 or expires - now, token}, true)
   end
 end
+begin()
 
 local head
 if fair or not admits(m) then head = settle(true) end
@@ -323,6 +393,7 @@ if inbox ~= '' then
     local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2] or 0
     redis.call('ZADD', Q, math.max(tonumber(stamp), last + 1), me)
     head = head or me
+    if listens then tell_holders() end
   end
   stand()
 end

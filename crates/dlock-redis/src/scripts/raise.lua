@@ -4,8 +4,11 @@
 --
 --   <token, 16 digits>                               free, and nothing else exists
 --   <token>-<owner, 32><fence, 13 digits><label>     one exclusive holder, and nothing else exists
+--   <token>*<owner, 32><fence, 13 digits><label>     ... and there may be waiters, but no tombstones
 --   <token>+<owner, 32><fence, 13 digits><label>     ... and there may be waiters or tombstones
---   <token>+S   <token>+P<limit>   <token>+          shared holders, permits, nobody: the mode stands where the owner would
+--   <token>!<owner, 32><fence, 13 digits><label>     ... the same, and its client listens for others: listen.lua
+--   <token>+S   <token>+P<limit>   <token>+          shared holders, permits, nobody: the mode stands where the owner would;
+--                                                    with ! for the plus when one of the holders listens
 --
 -- The time to live of the key is what is left of the lease of its exclusive holder, plus `fence`: how long the token is remembered
 -- after that. So an exclusive hold has ended when no more than `fence` is left. An owner begins with a hexadecimal digit, a mode does not.

@@ -305,7 +305,7 @@ impl Model for Rules {
             }
             Step::TimeUp => next.decide(true),
             Step::Send(node) => {
-                let proposed = next.state.proposal(node, TOKEN);
+                let proposed = next.state.proposal(node);
                 next.repairs[node] = match next.state.begin(node) {
                     Some(asked) => Repair::Asked(asked, proposed),
                     None => Repair::Nothing,

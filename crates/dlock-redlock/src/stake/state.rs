@@ -38,7 +38,7 @@ use super::{Mask, bit};
 pub(crate) struct State {
     /// The mode to take it in now: it changes with a downgrade.
     pub(super) mode: Mode,
-    /// The token, as soon as a quorum has agreed.
+    /// The number that a quorum has agreed on: the token, or the last of several.
     token: Option<u64>,
     /// The nodes that have given it the lock.
     pub(super) holds: Mask,
@@ -125,7 +125,7 @@ impl State {
         }
     }
 
-    /// A quorum has agreed on this token.
+    /// A quorum has agreed on this number.
     pub(crate) fn held(&mut self, token: u64) {
         self.token = Some(token);
         // Whoever was given the lock there after our token was settled, and before us, has left a higher number.
@@ -222,7 +222,8 @@ impl State {
     ///
     /// Where nobody else has been, the node still names the attempt with the number it had, and says that one. So the proposal is
     /// another: a node that has forgotten everything would repeat it.
-    pub(crate) fn proposal(&self, node: usize, token: u64) -> u64 {
+    pub(crate) fn proposal(&self, node: usize) -> u64 {
+        let token = self.token.unwrap_or(0);
         match self.numbers.get(node).copied() {
             None | Some(0) => token,
             Some(last) => last.max(token) + 2,

@@ -102,7 +102,7 @@ fn a_number_above_the_token_that_came_before_it_does_not_count() {
 #[test]
 fn a_repair_counts_if_the_node_still_named_us() {
     let stake = held();
-    assert_eq!([0, 1, 2].map(|node| stake.proposal(node, 7)), [9, 9, 7]);
+    assert_eq!([0, 1, 2].map(|node| stake.proposal(node)), [9, 9, 7]);
     stake.lost(0);
     assert_eq!(stake.begin_round().proven, 0b10);
     give(&stake, 0, number(7));

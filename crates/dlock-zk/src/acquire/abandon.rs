@@ -1,11 +1,7 @@
 //! The undo of an attempt.
 
-use std::collections::{HashSet, VecDeque};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-
-use dlock_core::backend::{AttemptId, Request};
-use dlock_core::{Error, ErrorKind, HeldNow, Result};
+use dlock_core::backend::Request;
+use dlock_core::{Result, kit};
 
 use super::gone;
 use crate::ZkBackend;
@@ -20,7 +16,7 @@ impl ZkBackend {
     /// see [`Link::session`](crate::link::Link::session), and a create of it with it. And no new request of this
     /// attempt is made, because the attempt is known only in this process, which remembers.
     pub(crate) async fn abandon(&self, request: &Request) -> Result<()> {
-        remember_abandoned(request.attempt());
+        kit::remember_abandoned(request.attempt());
         let session = self.link.session().await?;
         session.up().await?;
         let parent = self.lock_path(request.name());
@@ -30,9 +26,7 @@ impl ZkBackend {
             Err(fault) => return Err(fault.into()),
         };
         let left: Vec<_> = all
-            .places
-            .iter()
-            .filter(|place| place.is_of(request.attempt()))
+            .of(request.attempt())
             .map(|place| session.delete(&format!("{parent}/{}", place.node)))
             .collect();
         for deleted in left {
@@ -44,46 +38,4 @@ impl ZkBackend {
         }
         Ok(())
     }
-}
-
-/// The attempts of this process that were abandoned lately.
-///
-/// A backend does not make requests for an attempt after its undo; this keeps a caller from doing so.
-static ABANDONED: Mutex<Option<Abandoned>> = Mutex::new(None);
-const REMEMBER: Duration = Duration::from_secs(60);
-
-#[derive(Default)]
-struct Abandoned {
-    ids: HashSet<AttemptId>,
-    to_forget: VecDeque<(Instant, AttemptId)>,
-}
-
-fn remember_abandoned(attempt: AttemptId) {
-    let mut abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
-    let abandoned = abandoned.get_or_insert_default();
-    let now = Instant::now();
-    while let Some((since, old)) = abandoned.to_forget.front().copied()
-        && now.duration_since(since) > REMEMBER
-    {
-        abandoned.ids.remove(&old);
-        abandoned.to_forget.pop_front();
-    }
-    if abandoned.ids.insert(attempt) {
-        abandoned.to_forget.push_back((now, attempt));
-    }
-}
-
-pub(super) fn refuse_abandoned(attempt: AttemptId) -> Result<()> {
-    let abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
-    if abandoned
-        .as_ref()
-        .is_some_and(|known| known.ids.contains(&attempt))
-    {
-        let error = Error::new(
-            ErrorKind::Store,
-            "this attempt was abandoned: make a new one",
-        );
-        return Err(error.with_held(HeldNow::No));
-    }
-    Ok(())
 }

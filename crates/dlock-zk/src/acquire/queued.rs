@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use dlock_core::backend::{Attempt, Lease, Request};
-use dlock_core::{Error, ErrorKind, HeldNow, Mode, Moment, Result};
+use dlock_core::{Error, ErrorKind, HeldNow, Mode, Moment, Result, kit};
 
 use super::gone;
 use crate::connect::{Claim, Listing, Seen, Session};
 use crate::error::Fault;
-use crate::queue::{Place, Verdict, verdict};
+use crate::queue::{Place, Verdict};
 
 /// What the backend needs to find a hold again.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Queued {
             self.session.up().await?;
             match self.session.queue(&self.parent).await {
                 Ok(all) => {
-                    self.judge(&all.places)?;
+                    self.judge(all.verdict(&self.mine))?;
                     return Ok(all);
                 }
                 Err(Fault::Broken(_)) => {}
@@ -65,14 +65,14 @@ impl Queued {
         }
     }
 
-    /// Notes what the place may do in this queue.
-    pub(crate) fn judge(&mut self, all: &[Place]) -> Result<()> {
-        self.verdict = verdict(&self.mine, all).ok_or_else(removed)?;
+    /// Notes what the place may do in the queue; `None`: it is not there any more.
+    pub(crate) fn judge(&mut self, verdict: Option<Verdict>) -> Result<()> {
+        self.verdict = verdict.ok_or_else(removed)?;
         Ok(())
     }
 
     /// The lock is ours, and the session lived when our last answered request was sent.
-    pub(crate) fn held(&self, request: &Request) -> Attempt {
+    pub(crate) fn held(&self, request: &Request) -> Result<Attempt> {
         let node = Node {
             path: self.path_of(&self.mine.node),
             sequence: self.mine.sequence,
@@ -82,7 +82,7 @@ impl Queued {
             untold: AtomicBool::new(self.tells(request)),
         };
         let lease = Lease::new(request, self.sent).with_native(Arc::new(node));
-        Attempt::Held(crate::fence::with_token(lease, self.czxid))
+        crate::fence::with_token(lease, self.czxid).map(Attempt::Held)
     }
 
     /// Whether somebody may wait to be told that this permit was granted: it was not when it came.
@@ -97,18 +97,8 @@ impl Queued {
 
     pub(crate) async fn conflict(&self, request: &Request, used: u32) -> Result<Attempt> {
         self.leave().await?;
-        Err(conflict(request, used))
+        Err(kit::other_limit(used, request.mode()))
     }
-}
-
-pub(super) fn conflict(request: &Request, used: u32) -> Error {
-    Error::new(
-        ErrorKind::Conflict,
-        format!(
-            "this semaphore is in use with {used} permits, and {} was asked for: everybody must give the same limit",
-            request.mode()
-        ),
-    )
 }
 
 pub(crate) fn removed() -> Error {

@@ -1,6 +1,5 @@
-//! Who a client is, and who may use its nodes.
+//! Who may use the nodes of a client.
 
-use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Who may read and change the nodes that this client creates.
@@ -68,54 +67,4 @@ impl FromStr for Grants {
             .collect::<Result<_, _>>()
             .map(Self)
     }
-}
-
-/// How a client shows who it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(crate) enum Scheme {
-    #[default]
-    Digest,
-    Sasl,
-}
-
-impl FromStr for Scheme {
-    type Err = &'static str;
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "digest" => Ok(Self::Digest),
-            "sasl" => Ok(Self::Sasl),
-            _ => Err("it is digest or sasl"),
-        }
-    }
-}
-
-/// Where the password is.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Password {
-    Text(String),
-    /// It is read for each connection.
-    File(PathBuf),
-}
-
-impl Password {
-    /// The password, or what is wrong with its file.
-    pub(crate) fn read(&self) -> Result<String, String> {
-        match self {
-            Self::Text(text) => Ok(text.clone()),
-            Self::File(path) => match std::fs::read_to_string(path) {
-                Ok(text) => Ok(text.trim_end_matches(['\r', '\n']).to_owned()),
-                Err(error) => Err(format!(
-                    "the password file {} cannot be read: {error}",
-                    path.display()
-                )),
-            },
-        }
-    }
-}
-
-/// Who a client is, and how it shows it.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Login {
-    Digest { user: String, password: Password },
-    Sasl { user: String, password: Password },
 }

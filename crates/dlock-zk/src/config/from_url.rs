@@ -1,118 +1,73 @@
 //! The settings as a URL.
 
+use dlock_core::Result;
 use dlock_core::backend::BackendUrl;
-use dlock_core::{Error, Result};
+use dlock_core::kit::{Login, Tls, UrlForm, UrlKey, UrlScheme};
 
-use super::{Config, Grants, Password, Tls};
-
-const KNOWN: &[&str] = &[
-    "session",
-    "lease",
-    "connect_timeout",
-    "folder",
-    "access",
-    "allow",
-    "auth",
-    "ca",
-    "cert",
-    "key",
-    "server_name",
-    "password_file",
-];
+use super::{Config, Grants};
 
 impl Config {
-    /// Reads `zk://user:password@h1:2181,h2:2181/chroot?key=value`, or `zks://` with TLS.
-    ///
-    /// The parameters are `session`, `connect_timeout`, `folder`, `access`, `allow`, `auth`, `password_file` and, with `zks`, the files `ca`, `cert` and `key`, and `server_name`. `lease` is
-    /// another word for `session`, which every store knows.
+    /// The URLs that [`from_url`](Config::from_url) reads, as data.
+    pub const URL: UrlForm = UrlForm {
+        backend: "zk",
+        schemes: &[
+            UrlScheme::new(
+                "zk",
+                "zk://user:password@host1:2181,host2:2181/chroot",
+                "an ensemble",
+            ),
+            UrlScheme::new(
+                "zks",
+                "zks://user:password@host1:2181,host2:2181/chroot",
+                "the same with TLS",
+            ),
+        ],
+        keys: &[OWN_KEYS, Login::KEYS, Tls::KEYS],
+    };
+
+    /// Reads `zk://user:password@h1:2181,h2:2181/chroot?key=value`, or `zks://` with TLS. Each key is the setting of that name; `docs/urls.md` lists them
+    /// all. `lease` is another word for `session`, which every store knows.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`](dlock_core::ErrorKind::Invalid), naming the part of the URL that is wrong.
     pub fn from_url(url: &str) -> Result<Self> {
-        let mut url = BackendUrl::parse(url)?;
-        let tls = match url.scheme() {
-            "zk" => false,
-            "zks" => true,
-            other => {
-                return Err(Error::invalid(format!(
-                    "the URL's scheme is {other:?}: this backend takes zk or zks"
-                )));
-            }
-        };
+        Self::URL.read(url, Self::parse)
+    }
+
+    fn parse(url: &mut BackendUrl) -> Result<Self> {
         let mut config = Self::of(url.hosts().to_vec());
         config.chroot = url.path().trim_end_matches('/').to_owned();
-        let file: Option<String> = url.take("password_file")?;
-        config.credentials = match (url.user(), url.password(), file) {
-            (Some(_), Some(_), Some(_)) => {
-                return Err(Error::invalid(
-                    "the URL has a password and password_file: give one of them",
-                ));
-            }
-            (Some(user), None, Some(file)) => Some((user.to_owned(), Password::File(file.into()))),
-            (Some(user), password, None) => {
-                let password = password.unwrap_or_default().to_owned();
-                Some((user.to_owned(), Password::Text(password)))
-            }
-            (None, None, Some(_)) => {
-                return Err(Error::invalid(
-                    "the URL has password_file but no user: write user@",
-                ));
-            }
-            (None, Some(_), _) => {
-                return Err(Error::invalid(
-                    "the URL has a password but no user: write user:password@",
-                ));
-            }
-            (None, None, None) => None,
-        };
+        config.login = Login::take(url)?;
+        let by_scheme = url.scheme() == "zks";
+        config.tls = Tls::take(url, by_scheme)?;
         if let Some(session) = url.take_session("session")? {
             config.session = session;
         }
-        if let Some(limit) = url.take_duration("connect_timeout")? {
-            config.connect_timeout = limit;
-        }
-        if let Some(folder) = url.take("folder")? {
-            config.folder = folder;
-        }
+        url.set_durations([("connect_timeout", &mut config.connect_timeout)])?;
+        url.set([("folder", &mut config.folder)])?;
+        url.set([("auth", &mut config.auth)])?;
+        url.set([("style", &mut config.style)])?;
         config.access = url.take("access")?;
-        config.scheme = url.take("auth")?.unwrap_or_default();
         if let Some(Grants(grants)) = url.take("allow")? {
             config.grants = grants;
         }
-        if tls {
-            let file =
-                |what: &str, path: Option<String>| path.map(|path| read(what, &path)).transpose();
-            let ca = file("ca", url.take("ca")?)?;
-            let cert = file("cert", url.take("cert")?)?;
-            let key = file("key", url.take("key")?)?;
-            config.tls = Some(Tls {
-                ca,
-                server_name: url.take("server_name")?,
-                identity: match (cert, key) {
-                    (Some(cert), Some(key)) => Some((cert, key)),
-                    (None, None) => None,
-                    _ => {
-                        return Err(Error::invalid(
-                            "the URL's parameters cert and key belong together: give both or none",
-                        ));
-                    }
-                },
-            });
-        }
-        url.finish(KNOWN)?;
         config.check()?;
         Ok(config)
     }
 }
 
-fn read(what: &str, path: &str) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|error| {
-        Error::invalid(format!(
-            "the file {path:?} of the URL's parameter {what} cannot be read: {error}"
-        ))
-    })
-}
+#[rustfmt::skip]
+const OWN_KEYS: &[UrlKey] = &[
+    UrlKey::new("session", "a duration from 100ms to a day", "30s", "how long the locks of a dead client stay taken"),
+    UrlKey::session_lease(),
+    UrlKey::connect_timeout("10s"),
+    UrlKey::new("folder", "a path", "`dlock`", "the node below the chroot that holds a node for each lock"),
+    UrlKey::new("style", "`mutex`, `read-write`", "`mutex`", "which recipe of Curator's shares the paths"),
+    UrlKey::new("access", "`open`, `creator`, `creator-read`", "`creator` with a user, else `open`", "who may read and change the nodes that this client creates"),
+    UrlKey::new("allow", "`scheme:id:permissions`, several with `;`", "", "others who may"),
+    UrlKey::new("auth", "`digest`, `sasl`", "`digest`", "how user and password are shown to the server"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -161,7 +116,7 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (url, expected) in [
-            ("memory:", "takes zk or zks"),
+            ("memory:", "takes zk, zks"),
             ("zk:", "no host"),
             ("zk://h?session=1ms", "session is 1ms"),
             ("zk://h?connect_timeout=0s", "connect_timeout is 0ns"),
@@ -171,6 +126,7 @@ mod tests {
             ("zk://h?folder=", "the folder"),
             ("zk://h?folder=a//b", "the folder"),
             ("zk://h?folder=zookeeper", "the folder"),
+            ("zk://h?style=curator", "mutex or read-write"),
             ("zk://h?access=all", "open, creator or creator-read"),
             ("zk://h?allow=ops", "scheme:id:permissions"),
             ("zk://h?allow=ip:10.0.0.1:", "scheme:id:permissions"),
@@ -178,29 +134,31 @@ mod tests {
             ("zk://h?access=creator", "there is no user"),
             ("zk://h?auth=sasl", "there is no user"),
             ("zk://u:p@h?auth=kerberos", "digest or sasl"),
-            ("zk://:p@h", "a password but no user"),
+            ("zk://:p@h", "give both or none"),
             ("zk://a%3Ab:p@h", "the user has a colon"),
             ("zk://h?lifetime=3s", "is not known"),
             ("zk://h?lease=3s&session=3s", "give one of them"),
-            ("zk://h?ca=/etc/passwd", "does not go together"),
-            ("zk://h?server_name=x", "does not go together"),
-            ("zk://h?password_file=/x", "but no user"),
+            ("zk://h?ca=/etc/passwd", "TLS, which is off"),
+            ("zk://h?server_name=x", "TLS, which is off"),
+            ("zk://h?password_file=/x", "give both or none"),
             ("zk://u:p@h?password_file=/x", "give one of them"),
             (
                 "zk://u@h?password_file=/no/such/file",
-                "/no/such/file cannot be read",
+                "/no/such/file, which cannot be read",
             ),
-            ("zks://h?ca=/no/such/file", "cannot be read"),
         ] {
             let error = Config::from_url(url).expect_err(url);
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             assert!(error.to_string().contains(expected), "{url}: {error}");
+            assert_eq!(error.backend(), Some("zk"), "{url}");
         }
         match Config::from_url("zks://h?server_name=zk.shop") {
             Ok(config) => {
-                let tls = config.tls.expect("TLS");
-                assert_eq!(tls.server_name.as_deref(), Some("zk.shop"));
-                assert!(cfg!(feature = "tls") && tls.ca.is_none());
+                let expected = Tls::new().server_name("zk.shop");
+                assert_eq!(config.tls, Some(expected));
+                assert_eq!(config.tls.is_some(), cfg!(feature = "tls"));
+                let error = Config::from_url("zks://h?ca=/no/such/file").expect_err("no file");
+                assert!(error.message().contains("cannot be read"), "{error}");
             }
             Err(error) => assert!(error.to_string().contains("feature \"tls\""), "{error}"),
         }

@@ -38,7 +38,7 @@ impl Dialer {
             tls: tls.map(|tls| std::sync::Arc::new(tls).into()),
             server_name: config
                 .tls_settings()
-                .and_then(|tls| tls.server_name.clone()),
+                .and_then(|tls| tls.name().map(str::to_owned)),
         })
     }
 
@@ -93,7 +93,7 @@ async fn first<T>(
 
 /// The authority that is trusted, and the certificate that is shown. With ring, whatever the process has chosen for others.
 #[cfg(feature = "tls")]
-pub(super) fn tls_config(tls: &crate::config::Tls) -> Result<rustls::ClientConfig, Error> {
+pub(super) fn tls_config(tls: &dlock_core::kit::Tls) -> Result<rustls::ClientConfig, Error> {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -101,9 +101,9 @@ pub(super) fn tls_config(tls: &crate::config::Tls) -> Result<rustls::ClientConfi
         Error::invalid(format!("the {what} is not good PEM: {cause}"))
     };
     let mut roots = rustls::RootCertStore::empty();
-    match &tls.ca {
-        Some(ca) => {
-            for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
+    match tls.trust() {
+        dlock_core::kit::Trust::Authority(ca) => {
+            for certificate in CertificateDer::pem_slice_iter(&ca.read("ca")?) {
                 let certificate =
                     certificate.map_err(|cause| bad("certificate authority", &cause))?;
                 roots
@@ -114,7 +114,7 @@ pub(super) fn tls_config(tls: &crate::config::Tls) -> Result<rustls::ClientConfi
                 return Err(bad("certificate authority", &"there is none in it"));
             }
         }
-        None => {
+        _ => {
             // Some machines have old ones that cannot be read; the others do.
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if roots.is_empty() {
@@ -129,14 +129,15 @@ pub(super) fn tls_config(tls: &crate::config::Tls) -> Result<rustls::ClientConfi
         .with_safe_default_protocol_versions()
         .map_err(|cause| Error::invalid(format!("TLS cannot be set up: {cause}")))?
         .with_root_certificates(roots);
-    let Some((certificates, key)) = &tls.identity else {
+    let Some((certificates, key)) = tls.identity() else {
         return Ok(builder.with_no_client_auth());
     };
     let what = "certificate or its key";
     let chain: Result<Vec<_>, _> =
-        CertificateDer::pem_slice_iter(certificates.as_bytes()).collect();
+        CertificateDer::pem_slice_iter(&certificates.read("cert")?).collect();
     let chain = chain.map_err(|cause| bad(what, &cause))?;
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|cause| bad(what, &cause))?;
+    let key =
+        PrivateKeyDer::from_pem_slice(&key.read("key")?).map_err(|cause| bad(what, &cause))?;
     builder
         .with_client_auth_cert(chain, key)
         .map_err(|cause| bad(what, &cause))

@@ -65,6 +65,11 @@ impl Drop for Claim {
 }
 
 impl Session {
+    /// Whether an attempt of this client has or wants a place.
+    pub(crate) fn has_claim(&self, attempt: Uuid) -> bool {
+        self.shared.claims.all().contains_key(&attempt)
+    }
+
     /// To be made before the place is asked for.
     pub(crate) fn claim(&self, attempt: AttemptId) -> Arc<Claim> {
         Arc::new(self.shared.claims.claim(*attempt.as_uuid()))
@@ -116,7 +121,7 @@ mod tests {
         let claims = Arc::new(Claims::default());
         let (mine, gone) = (AttemptId::new(), AttemptId::new());
         let path = |attempt| {
-            let prefix = node_prefix(attempt, Mode::Exclusive, false);
+            let prefix = node_prefix(crate::Style::Mutex, attempt, Mode::Exclusive, false);
             format!("/shop/dlock/a/{prefix}0000000007")
         };
         let all = || vec![path(mine), path(gone), "/somebody/elses".to_owned()];

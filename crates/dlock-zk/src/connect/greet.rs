@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use dlock_core::backend::Host;
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::jute::{Reader, Writer};
 use super::sasl::{self, Answer};
 use super::serve::{AUTH, Core, Ticket, beat};
 use super::talk::{Awaited, Talk};
 use super::{Cause, op};
-use crate::config::Login;
+use crate::config::Auth;
 
 /// The first pause between two rounds of trying to connect again; it doubles up to [`Pace::pause`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -64,15 +64,14 @@ impl Core {
             }
         }
         self.accept(ticket)?;
-        match self.login.clone() {
+        match self.login(limit).await? {
             None => {}
-            Some(Login::Digest { user, password }) => {
+            Some(((user, password), Auth::Digest)) => {
                 let body = Writer::default().int(AUTH).int(op::AUTH).int(0);
-                let auth = format!("{user}:{}", password.read().map_err(Cause::Broken)?);
+                let auth = format!("{user}:{password}");
                 talk.push(&body.text("digest").bytes(auth.as_bytes()).0);
             }
-            Some(Login::Sasl { user, password }) => {
-                let password = password.read().map_err(Cause::Broken)?;
+            Some(((user, password), Auth::Sasl)) => {
                 self.sasl(&mut talk, limit, (&user, &password)).await?;
             }
         }
@@ -88,6 +87,22 @@ impl Core {
             }
         }
         Ok(talk)
+    }
+
+    /// Who we are on this connection: as it was found out when the session began, for the first one. A password that cannot be had is no
+    /// reason to give the session up; the next connection may have it.
+    async fn login(&mut self, limit: Duration) -> Result<Option<((String, String), Auth)>, Cause> {
+        let Some(login) = &self.login else {
+            return Ok(None);
+        };
+        if let Some(first) = self.first_login.take() {
+            return Ok(Some((first, login.auth)));
+        }
+        match timeout(limit, login.now()).await {
+            Ok(Ok(now)) => Ok(Some((now, login.auth))),
+            Ok(Err(error)) => Err(Cause::Broken(error.to_string())),
+            Err(_) => Err(Cause::Broken(format!("no password within {limit:?}"))),
+        }
     }
 
     async fn sasl(

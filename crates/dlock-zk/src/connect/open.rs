@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use dlock_core::{Error, ErrorKind, Result};
 use tokio::sync::{mpsc, watch};
@@ -42,7 +43,11 @@ impl Purpose<'_> {
 
 /// A session, within the connect time-out.
 pub(super) async fn open(config: &Config, purpose: Purpose<'_>) -> Result<Session> {
-    let mut opening = pin!(timeout(config.connect_limit(), begin(config, purpose)?));
+    let limit = config.connect_limit();
+    let start = Instant::now();
+    let first_login = first_login(config, limit).await?;
+    let left = limit.saturating_sub(start.elapsed());
+    let mut opening = pin!(timeout(left, begin(config, purpose, first_login)?));
     let reason = tokio::select! {
         biased;
         answer = &mut opening => return outcome(config, answer, None),
@@ -51,6 +56,20 @@ pub(super) async fn open(config: &Config, purpose: Purpose<'_>) -> Result<Sessio
     match reason {
         Some(reason) if reason.is_final => Err(reason.error),
         reason => outcome(config, opening.await, reason),
+    }
+}
+
+/// The login of the first connection, if there is one: whoever opens a session hears why there is none.
+async fn first_login(config: &Config, limit: Duration) -> Result<Option<(String, String)>> {
+    let Some(login) = config.shown_login() else {
+        return Ok(None);
+    };
+    match timeout(limit, login.now()).await {
+        Ok(login) => login.map(Some),
+        Err(_) => Err(Error::new(
+            ErrorKind::TimedOut,
+            format!("no user and password were given to us within {limit:?}"),
+        )),
     }
 }
 
@@ -80,6 +99,7 @@ fn unanswered(config: &Config) -> Error {
 fn begin(
     config: &Config,
     purpose: Purpose<'_>,
+    first_login: Option<(String, String)>,
 ) -> Result<impl Future<Output = Result<Session, Cause>> + use<>> {
     let (asks, asked) = mpsc::unbounded_channel();
     let old = purpose.old();
@@ -96,7 +116,8 @@ fn begin(
         hosts: config.hosts().to_vec(),
         last: None,
         dialer: Dialer::new(config)?,
-        login: config.login(),
+        login: config.shown_login(),
+        first_login,
         ttl: old.map_or(config.session_time(), Session::ttl),
         ticket: old.map(|old| old.ticket.clone()),
         any_time: matches!(purpose, Purpose::Bury(_)),

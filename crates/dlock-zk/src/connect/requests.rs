@@ -29,6 +29,8 @@ pub(crate) struct Stat {
     pub(crate) created: Option<SystemTime>,
     /// How often a child came or went.
     pub(crate) child_changes: i32,
+    /// How many children it has.
+    pub(crate) children: i32,
 }
 
 impl Stat {
@@ -41,7 +43,7 @@ impl Stat {
         );
         let (_version, child_changes, _acl_version) = (reader.int()?, reader.int()?, reader.int()?);
         let owner = reader.long()?;
-        let (_length, _children, _pzxid) = (reader.int()?, reader.int()?, reader.long()?);
+        let (_length, children, _pzxid) = (reader.int()?, reader.int()?, reader.long()?);
         Ok(Self {
             czxid,
             owner,
@@ -49,6 +51,7 @@ impl Stat {
                 .ok()
                 .and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms))),
             child_changes,
+            children,
         })
     }
 }

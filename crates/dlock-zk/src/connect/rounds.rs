@@ -7,12 +7,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use dlock_core::backend::AttemptId;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
+use uuid::Uuid;
 
 use super::{Cause, Session};
 use crate::error::Fault;
-use crate::queue::{Place, places};
+use crate::queue::{Place, Verdict, places, verdict_behind};
 
 /// Rounds that nobody has waited for to the end are cleared away when there are so many, or twice as many as are waited for.
 const MOST: usize = 1024;
@@ -24,6 +26,42 @@ pub(crate) struct Listing {
     pub(crate) places: Vec<Place>,
     /// The lock's node never had a child.
     pub(crate) is_untouched: bool,
+    /// Who stands where, in the order of the ids: each of thousands who share a round looks for its own place.
+    attempts: Vec<(Uuid, usize)>,
+}
+
+impl Listing {
+    fn new(places: Vec<Place>, is_untouched: bool) -> Self {
+        let known = places.iter().enumerate();
+        let mut attempts: Vec<_> = known
+            .filter_map(|(index, place)| Some((place.attempt?, index)))
+            .collect();
+        attempts.sort_unstable();
+        Self {
+            places,
+            is_untouched,
+            attempts,
+        }
+    }
+
+    fn of_id(&self, id: Uuid) -> impl Iterator<Item = (usize, &Place)> {
+        let first = self.attempts.partition_point(|(other, _)| *other < id);
+        let own = self.attempts.iter().skip(first);
+        own.take_while(move |(other, _)| *other == id)
+            .filter_map(|(_, index)| Some((*index, self.places.get(*index)?)))
+    }
+
+    /// The places of an attempt, in the order of creation.
+    pub(crate) fn of(&self, attempt: AttemptId) -> impl Iterator<Item = &Place> {
+        self.of_id(*attempt.as_uuid()).map(|(_, place)| place)
+    }
+
+    /// What a place of ours may do; `None` when it is not there any more.
+    pub(crate) fn verdict(&self, mine: &Place) -> Option<Verdict> {
+        let mut own = self.of_id(mine.attempt?);
+        let (index, _) = own.find(|(_, place)| place.node == mine.node)?;
+        Some(verdict_behind(mine.mode, self.places.get(..index)?))
+    }
 }
 
 type Round = Shared<BoxFuture<'static, Result<Arc<Listing>, Fault>>>;
@@ -147,10 +185,10 @@ impl Session {
             synced.await?;
             let (children, stat) = listed.await?;
             let session = session.upgrade().ok_or(Cause::Closed)?;
-            Ok(Arc::new(Listing {
-                places: in_order(&session, &parent, &children).await?,
-                is_untouched: children.is_empty() && stat.child_changes == 0,
-            }))
+            Ok(Arc::new(Listing::new(
+                in_order(&session, &parent, &children).await?,
+                children.is_empty() && stat.child_changes == 0,
+            )))
         }
     }
 }
@@ -197,6 +235,8 @@ mod tests {
     use super::*;
     use crate::connect::serve::{Ask, Shared as Known, Ticket};
     use crate::connect::{State, op};
+    use crate::queue::{node_prefix, verdict};
+    use dlock_core::Mode;
     use tokio::sync::{mpsc, watch};
 
     /// A session whose requests nobody answers, and those requests.
@@ -252,6 +292,32 @@ mod tests {
             3 * MOST + 1,
             "one each, and no second before its answer"
         );
+    }
+
+    #[test]
+    fn attempt_finds_its_places_and_what_it_may_do() {
+        let attempts = [AttemptId::new(), AttemptId::new(), AttemptId::new()];
+        let name = |attempt: AttemptId, number: i32| {
+            format!(
+                "{}{number:010}",
+                node_prefix(crate::Style::Mutex, attempt, Mode::Exclusive, false)
+            )
+        };
+        let mut children: Vec<_> = attempts.iter().zip(1..).map(|(a, n)| name(*a, n)).collect();
+        children.push("stranger-0000000000".to_owned());
+        children.push(name(attempts[0], 4));
+        let mut all = places(&children);
+        all.sort_by_key(Place::order);
+        let all = Listing::new(all, false);
+        let found = |attempt| all.of(attempt).map(|p| p.sequence).collect::<Vec<_>>();
+        assert_eq!(found(attempts[0]), [1, 4]);
+        assert_eq!(found(attempts[2]), [3]);
+        assert!(found(AttemptId::new()).is_empty());
+        for place in all.places.iter().filter(|place| place.attempt.is_some()) {
+            assert_eq!(all.verdict(place), verdict(place, &all.places), "{place:?}");
+        }
+        let gone = Place::parse(&name(attempts[2], 7)).expect("our own form");
+        assert_eq!(all.verdict(&gone), None);
     }
 
     #[test]

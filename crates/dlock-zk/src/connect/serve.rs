@@ -21,7 +21,7 @@ use super::jute::{Reader, Writer};
 use super::talk::{Awaited, Reply, Talk};
 use super::watches::{Key, Kind, Watches};
 use super::{Cause, State, code, op};
-use crate::config::Login;
+use crate::config::ShownLogin;
 use crate::pace::Pace;
 
 /// Numbers of messages that are not answers to numbered requests.
@@ -82,7 +82,9 @@ pub(super) struct Core {
     /// The one that was last connected: the next connection is tried elsewhere first.
     pub(super) last: Option<Host>,
     pub(super) dialer: Dialer,
-    pub(super) login: Option<Login>,
+    pub(super) login: Option<ShownLogin>,
+    /// What it was when the session was opened, for the first connection.
+    pub(super) first_login: Option<(String, String)>,
     /// Of the session that is asked for, or was granted.
     pub(super) ttl: Duration,
     pub(super) ticket: Option<Ticket>,

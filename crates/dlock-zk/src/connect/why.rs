@@ -71,8 +71,8 @@ mod tls {
     use rustls::pki_types::ServerName;
 
     use super::*;
-    use crate::config::Tls;
     use crate::connect::dial::tls_config;
+    use dlock_core::kit::Tls;
 
     /// What became of a handshake that did not succeed.
     enum Failed {
@@ -98,7 +98,7 @@ mod tls {
                 (denied(text), true)
             }
             Failed::Tls(cause @ rustls::Error::AlertReceived(_)) => {
-                let text = match tls.identity {
+                let text = match tls.identity() {
                     None => "it may want a client certificate: give cert=FILE and key=FILE",
                     Some(_) => "does it trust the authority of our client certificate?",
                 };
@@ -152,8 +152,8 @@ mod tls {
     }
 
     fn connection(tls: &Tls, host: &Host) -> Option<ClientConnection> {
-        let name = tls.server_name.as_ref().unwrap_or(&host.name);
-        let name = ServerName::try_from(name.clone()).ok()?;
+        let name = tls.name().unwrap_or(&host.name).to_owned();
+        let name = ServerName::try_from(name).ok()?;
         ClientConnection::new(Arc::new(tls_config(tls).ok()?), name).ok()
     }
 }

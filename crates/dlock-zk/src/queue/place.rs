@@ -4,6 +4,8 @@ use dlock_core::Mode;
 use dlock_core::backend::AttemptId;
 use uuid::Uuid;
 
+use crate::Style;
+
 /// One place in the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -20,15 +22,26 @@ pub(crate) struct Place {
     pub(crate) czxid: Option<i64>,
 }
 
+/// What stands before the number in the name of a mutex of Curator's, and of readers and writers of its read-write lock. Each of its recipes
+/// sorts by what follows its own word, and puts a name without that word last, whatever its number.
+const MUTEX: &str = "lock-";
+const READER: &str = "__READ__";
+const WRITER: &str = "__WRIT__";
+
 /// The start of a node's name; ZooKeeper adds the sequence number.
-pub(crate) fn node_prefix(attempt: AttemptId, mode: Mode, tries: bool) -> String {
+pub(crate) fn node_prefix(style: Style, attempt: AttemptId, mode: Mode, tries: bool) -> String {
     let id = attempt.as_uuid().hyphenated();
     let tries = if tries { "try-" } else { "" };
+    let word = match style {
+        Style::Mutex => MUTEX,
+        Style::ReadWrite if mode == Mode::Shared => READER,
+        Style::ReadWrite => WRITER,
+    };
     match mode {
-        Mode::Shared => format!("_c_{id}-{tries}shared-lock-"),
-        Mode::Permit { limit } => format!("_c_{id}-{tries}permit{limit}-lock-"),
+        Mode::Shared => format!("_c_{id}-{tries}shared-{word}"),
+        Mode::Permit { limit } => format!("_c_{id}-{tries}permit{limit}-{word}"),
         // Also a mode of a later core, which asks only for those that the capabilities name: alone is always safe.
-        _ => format!("_c_{id}-{tries}lock-"),
+        _ => format!("_c_{id}-{tries}{word}"),
     }
 }
 
@@ -39,9 +52,11 @@ impl Place {
             Some((id, rest)) => (Some(id), rest),
             None => (None, node),
         };
-        let (kind, sequence) = match rest.rsplit_once("lock-") {
-            Some((kind, sequence)) => (kind, sequence.parse().ok()?),
-            None => ("", trailing_number(rest)?),
+        let words = [MUTEX, READER, WRITER].into_iter();
+        let mut known = words.filter_map(|word| Some((word, rest.rsplit_once(word)?)));
+        let (word, kind, sequence) = match known.next() {
+            Some((word, (kind, sequence))) => (word, kind, sequence.parse().ok()?),
+            None => ("", "", trailing_number(rest)?),
         };
         let (kind, tries) = match kind.strip_prefix("try-") {
             Some(kind) if attempt.is_some() => (kind, true),
@@ -50,6 +65,8 @@ impl Place {
         let permit = || kind.strip_prefix("permit")?.strip_suffix('-')?.parse().ok();
         let mode = match (attempt, kind) {
             (Some(_), "shared-") => Mode::Shared,
+            // A reader of Curator's.
+            (Some(_), "") if word == READER => Mode::Shared,
             (Some(_), _) => permit().map_or(Mode::Exclusive, |limit| Mode::Permit { limit }),
             // Whatever a stranger wants, to stand behind it is safe.
             (None, _) => Mode::Exclusive,
@@ -150,13 +167,21 @@ mod tests {
                 ("-2147483648", false),
                 ("-000000005", true),
             ] {
-                let node = format!("{}{sequence}", node_prefix(attempt, mode, tries));
-                let place = Place::parse(&node).expect(&node);
-                assert_eq!((place.mode, place.tries), (mode, tries));
-                assert!(place.is_of(attempt));
-                assert_eq!(place.sequence, sequence.parse::<i64>().expect("a number"));
-                // Curator sorts by what follows the last "lock-".
-                assert!(node.ends_with(&format!("lock-{sequence}")));
+                let node = |style| {
+                    let node = format!("{}{sequence}", node_prefix(style, attempt, mode, tries));
+                    let place = Place::parse(&node).expect(&node);
+                    assert_eq!((place.mode, place.tries), (mode, tries), "{node}");
+                    assert!(place.is_of(attempt));
+                    assert_eq!(place.sequence, sequence.parse::<i64>().expect("a number"));
+                    node
+                };
+                // Curator sorts by what follows the last of its words.
+                assert!(node(Style::Mutex).ends_with(&format!("lock-{sequence}")));
+                let word = match mode {
+                    Mode::Shared => "__READ__",
+                    _ => "__WRIT__",
+                };
+                assert!(node(Style::ReadWrite).ends_with(&format!("{word}{sequence}")));
             }
         }
     }
@@ -170,6 +195,8 @@ mod tests {
         );
         let writer = "_c_0a3d2c46-7a3e-4f1c-8d6f-6d6a8f3f6f11-__WRIT__0000000007";
         assert_eq!(Place::parse(writer).expect("Curator").mode, Mode::Exclusive);
+        let reader = "_c_0a3d2c46-7a3e-4f1c-8d6f-6d6a8f3f6f11-__READ__0000000007";
+        assert_eq!(Place::parse(reader).expect("Curator").mode, Mode::Shared);
         let kazoo = "9f2d0d3f4a__lock__0000000003";
         assert_eq!(Place::parse(kazoo).expect("kazoo").attempt, None);
         for nobody in ["", "leases", "é", "lock-", "lock-x", "12345"] {

@@ -9,7 +9,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As for [`dlock::MultiLock::lock`](crate::MultiLock::lock).
+    /// As for [`dlocks::MultiLock::lock`](crate::MultiLock::lock).
     pub fn lock(&self) -> Result<Guard> {
         let lock = self.inner.clone();
         self.asker.wait(async move { lock.lock().await })
@@ -19,7 +19,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As for [`dlock::MultiLock::try_lock`](crate::MultiLock::try_lock).
+    /// As for [`dlocks::MultiLock::try_lock`](crate::MultiLock::try_lock).
     pub fn try_lock(&self) -> Result<Option<Guard>> {
         let lock = self.inner.clone();
         self.asker.attempt(async move { lock.try_lock().await })
@@ -29,7 +29,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As for [`dlock::MultiLock::lock_within`](crate::MultiLock::lock_within).
+    /// As for [`dlocks::MultiLock::lock_within`](crate::MultiLock::lock_within).
     pub fn lock_within(&self, limit: Duration) -> Result<Option<Guard>> {
         let lock = self.inner.clone();
         self.asker

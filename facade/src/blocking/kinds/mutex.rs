@@ -9,7 +9,7 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As for [`dlock::Mutex::lock`](crate::Mutex::lock), and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) in an async task: so for
+    /// As for [`dlocks::Mutex::lock`](crate::Mutex::lock), and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) in an async task: so for
     /// all calls here that wait.
     pub fn lock(&self) -> Result<Guard> {
         let lock = self.inner.clone();
@@ -20,7 +20,7 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As for [`dlock::Mutex::try_lock`](crate::Mutex::try_lock).
+    /// As for [`dlocks::Mutex::try_lock`](crate::Mutex::try_lock).
     pub fn try_lock(&self) -> Result<Option<Guard>> {
         let lock = self.inner.clone();
         self.asker.attempt(async move { lock.try_lock().await })
@@ -30,7 +30,7 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As for [`dlock::Mutex::lock_within`](crate::Mutex::lock_within).
+    /// As for [`dlocks::Mutex::lock_within`](crate::Mutex::lock_within).
     pub fn lock_within(&self, limit: Duration) -> Result<Option<Guard>> {
         let lock = self.inner.clone();
         self.asker
@@ -41,11 +41,11 @@ impl Mutex {
     ///
     /// ```
     /// # #[cfg(feature = "memory")]
-    /// # fn main() -> Result<(), dlock::Error> {
-    /// let stock = dlock::blocking::connect("memory:")?.mutex("stock:42")?;
+    /// # fn main() -> Result<(), dlocks::Error> {
+    /// let stock = dlocks::blocking::connect("memory:")?.mutex("stock:42")?;
     /// let sold = stock.run(|guard| {
     ///     guard.ensure_held()?; // between the steps of long work: nobody can stop a thread from outside
-    ///     Ok::<_, dlock::Error>(1)
+    ///     Ok::<_, dlocks::Error>(1)
     /// })??;
     /// # assert_eq!(sold, 1);
     /// # Ok(())

@@ -69,7 +69,7 @@ impl Semaphore {
             .transpose()
     }
 
-    /// Waits for several permits as one guard, as [`dlock::Semaphore::acquire_many`](crate::Semaphore::acquire_many).
+    /// Waits for several permits as one guard, as [`dlocks::Semaphore::acquire_many`](crate::Semaphore::acquire_many).
     ///
     /// # Errors
     ///

@@ -62,9 +62,13 @@ pub(crate) enum Left {
     Inside {
         held: bool,
     },
+    /// Other readers, who joined, are still in it, and it was good to the end for the one who has left.
+    ToOtherReaders,
     Lost,
     /// The next local task has it; the caller tells it.
     PassedOn(Heir),
+    /// This client keeps it for a while.
+    Resting,
     /// The caller tells the store.
     Releasing,
     /// A room tells the store.
@@ -128,6 +132,7 @@ impl Ledger {
             .renew_every
             .map_or(Moment::NEVER, |interval| lease.from() + interval);
         let due = renewal.min(entry.loss_at());
+        lines.lets_join(entry, lease.name(), lease.mode());
         {
             let mut life = locked(&entry.life);
             if let Some(owner) = life.owner {
@@ -203,14 +208,16 @@ impl Ledger {
         now: Moment,
     ) -> Left {
         let mut lines = self.lines();
-        let (phase, guards) = {
+        let (phase, guards, is_nobodys) = {
             let mut life = locked(&entry.life);
             life.guards = life.guards.saturating_sub(1);
-            (life.phase, life.guards)
+            (life.phase, life.guards, life.owner.is_none())
         };
         if guards > 0 {
-            return Left::Inside {
-                held: entry.is_held(now),
+            let held = entry.is_held(now);
+            return match is_nobodys && held {
+                true => Left::ToOtherReaders,
+                false => Left::Inside { held },
             };
         }
         if phase != Phase::Held {
@@ -229,6 +236,11 @@ impl Ledger {
                 self.ring(lines, due, entry);
             }
             return Left::PassedOn(heir);
+        }
+        if let Some(due) = self.rest(&mut lines, entry, client, now) {
+            lines.counts.held -= 1;
+            self.ring(lines, due, entry);
+            return Left::Resting;
         }
         lines.no_longer_held(entry, Ending::LetGo);
         if let Some(turn) = &locked(&entry.life).turn {
@@ -275,15 +287,7 @@ impl Ledger {
         let Subject::Hold(lease) = &life.subject else {
             return None;
         };
-        // The next one begins with a good part of the lease, as after a grant: not with what a store has left that does not renew.
-        let has_time = |validity| life.lease_until.since(now) > validity / 2;
-        let can = entry.passes_on
-            && !lines.closed
-            && !life.in_trouble
-            && settings.validity.is_none_or(has_time)
-            && stay < settings.turns_passed_on
-            && now < life.passed_on_until;
-        if !can {
+        if now >= life.passed_on_until || !lines.has_another_stay(entry, &life, now) {
             return None;
         }
         let ends_at = settings.max_hold.map_or(Moment::NEVER, |most| now + most);
@@ -310,9 +314,9 @@ impl Ledger {
         self.stats.begins_to_hold();
         entry.next_stay(stay);
         let due = moves.then(|| {
-            let due = locked(&entry.life).due.min(entry.loss_at());
-            lines.plan(entry, due);
-            due
+            let renew_at = locked(&entry.life).renew_at;
+            lines.plan(entry, renew_at);
+            locked(&entry.life).due
         });
         Some((heir, due))
     }
@@ -392,7 +396,8 @@ impl Ledger {
         drop(turn);
     }
 
-    /// Held → Undoing or Over: a loss, unless the hold has ended otherwise. It is counted when anybody can see it.
+    /// Held → Undoing or Over: a loss, unless the hold has ended otherwise. It is counted when anybody can see it. Whether somebody is
+    /// to be told.
     pub(crate) fn lose(
         &self,
         entry: &Arc<Entry>,
@@ -401,14 +406,18 @@ impl Ledger {
         now: Moment,
     ) -> bool {
         let mut lines = self.lines();
-        if locked(&entry.life).phase != Phase::Held {
-            return false;
-        }
+        let seen = {
+            let life = locked(&entry.life);
+            if life.phase != Phase::Held {
+                return false;
+            }
+            life.rest.is_none()
+        };
         let freed = self.lose_in(&mut lines, entry, reason, Some(client), now);
         self.ring(lines, now, entry);
         drop(freed);
         self.quieter.notify_waiters();
-        true
+        seen
     }
 
     /// As [`lose`](Ledger::lose), by the clock: the reason follows from what has ended.
@@ -424,12 +433,15 @@ impl Ledger {
         if !over || locked(&entry.life).phase != Phase::Held {
             return None;
         }
-        let reason = clock_reason(&locked(&entry.life), now);
+        let (reason, seen) = {
+            let life = locked(&entry.life);
+            (clock_reason(&life, now), life.rest.is_none())
+        };
         let freed = self.lose_in(&mut lines, entry, reason, Some(client), now);
         self.ring(lines, now, entry);
         drop(freed);
         self.quieter.notify_waiters();
-        Some(reason)
+        seen.then_some(reason)
     }
 
     fn lose_in(
@@ -440,20 +452,29 @@ impl Ledger {
         client: Option<&Arc<Client>>,
         now: Moment,
     ) -> Freed {
-        if entry.is_taken_up() {
-            self.stats.count(reason.into(), &entry.settings.group);
+        let rest = locked(&entry.life).rest.take();
+        if rest.is_some() {
+            // Nobody was in.
+            entry.ends(Ending::LetGo);
+        } else {
+            if entry.is_taken_up() {
+                self.stats.count(reason.into(), &entry.settings.group);
+            }
+            self.no_longer_in(entry, now);
+            lines.no_longer_held(entry, Ending::Lost(reason));
         }
-        self.no_longer_in(entry, now);
-        lines.no_longer_held(entry, Ending::Lost(reason));
         match reason {
-            LossReason::Gone | LossReason::SessionEnded => lines.over(entry),
+            LossReason::Gone | LossReason::SessionEnded => {
+                let (turn, keeps) = lines.over(entry);
+                (turn, keeps.or(rest.map(|rest| rest.keeps)))
+            }
             // The store may still have it: it is freed for the next, who waits until that was tried.
             _ => {
                 if let Some(turn) = &locked(&entry.life).turn {
                     turn.gives_back(now);
                 }
                 self.undo(lines, entry, client, now);
-                Freed::default()
+                (None, rest.map(|rest| rest.keeps))
             }
         }
     }
@@ -566,6 +587,14 @@ impl Ledger {
             }
             life.under_way = false;
             life.in_trouble = true;
+            let rest = life.rest.take();
+            drop(life);
+            if let Some(rest) = rest {
+                // Nobody is in, and nobody is to have it like this.
+                self.end_rest_in(&mut lines, entry, &rest.keeps, again);
+                self.ring(lines, again, entry);
+                return;
+            }
         }
         let due = again.min(entry.loss_at());
         lines.plan(entry, due);
@@ -644,16 +673,17 @@ impl Ledger {
     }
 
     /// No room is left that could finish anything: what is still to be undone must not keep the client for ever.
-    pub(crate) fn orphan(&self) {
-        let lines = self.lines();
+    pub(crate) fn orphan(&self, now: Moment) {
+        let mut lines = self.lines();
         let orphans: Vec<_> = lines
             .chores
             .values()
             .filter_map(|entry| locked(&entry.life).undo.as_mut()?.keeps.take())
             .collect();
+        let rests = self.orphan_rests(&mut lines, now);
         drop(lines);
         // Outside of the lock: this may be the end of the client.
-        drop(orphans);
+        drop((orphans, rests));
     }
 
     /// Refuses new attempts, and hands out every hold that is left.
@@ -672,6 +702,7 @@ impl Lines {
     fn no_longer_held(&mut self, entry: &Arc<Entry>, ending: Ending) {
         self.counts.held -= 1;
         entry.ends(ending);
+        self.lets_nobody_join(entry);
         let owner = locked(&entry.life).owner;
         if owner.is_some() {
             self.other_owner(entry, owner, None, entry.name());
@@ -679,7 +710,7 @@ impl Lines {
     }
 
     /// From now on another owner can enter the hold again, or nobody.
-    fn other_owner(
+    pub(super) fn other_owner(
         &mut self,
         entry: &Arc<Entry>,
         before: Option<Owner>,

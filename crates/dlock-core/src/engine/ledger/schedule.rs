@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::life::{Freed, OVERDUE, undo_limit};
 use super::{Ledger, Lines};
 use crate::engine::client::Client;
-use crate::engine::entry::{Entry, Phase};
+use crate::engine::entry::{Entry, Life, Phase};
 use crate::engine::room::{LAG, Post};
 use crate::sync::locked;
 use crate::{Moment, Name};
@@ -33,6 +33,8 @@ pub(crate) struct Work {
     pub(crate) renew: Vec<(Arc<Entry>, u32)>,
     pub(crate) renew_again: Vec<(Arc<Entry>, u32)>,
     pub(crate) undo: Vec<(Arc<Entry>, u32)>,
+    /// Holds for which it shall be heard whether others wait.
+    pub(crate) watch: Vec<Arc<Entry>>,
     /// Undos that were given up: the lease has ended what they were for.
     pub(crate) given_up: Vec<Name>,
     /// Of the standby: home should have looked, and has not.
@@ -71,6 +73,7 @@ impl Ledger {
             renew: Vec::new(),
             renew_again: Vec::new(),
             undo: Vec::new(),
+            watch: Vec::new(),
             given_up: Vec::new(),
             home_is_late: false,
             next: Moment::NEVER,
@@ -102,10 +105,17 @@ impl Ledger {
                 }
             }
         }
+        work.watch = lines.take_unwatched(match post {
+            Post::Home => Moment::NEVER,
+            Post::Standby => now.earlier(LAG),
+        });
         let found = !(work.renew.is_empty() && work.renew_again.is_empty() && work.undo.is_empty());
         // A home that has not looked yet is late only if there was something to do.
         let late = lines.home_looks.map_or(found, |looks| looks + LAG <= now);
         work.home_is_late = post == Post::Standby && late;
+        if work.home_is_late {
+            work.watch.extend(lines.watched_by_home_alone());
+        }
         let seen = match post {
             Post::Home => 0,
             Post::Standby => 1,
@@ -116,6 +126,9 @@ impl Ledger {
             .get_mut(seen)
             .is_some_and(|id| std::mem::replace(id, last) != last);
         let mut next = lines.next_look(post);
+        if let Some((since, _)) = lines.unwatched.first() {
+            next = next.min(*since + LAG);
+        }
         if anything_new || !(lines.holds.is_empty() && lines.chores.is_empty()) {
             next = next.min(now + AT_LEAST_EVERY);
         }
@@ -150,9 +163,17 @@ impl Ledger {
         entry: &Arc<Entry>,
         work: &mut Work,
     ) -> Look {
-        let (phase, under_way, in_trouble, due) = {
+        let (phase, under_way, in_trouble, due, renew_at) = {
             let life = locked(&entry.life);
-            (life.phase, life.under_way, life.in_trouble, life.due)
+            let Life {
+                phase,
+                under_way,
+                in_trouble,
+                due,
+                renew_at,
+                ..
+            } = *life;
+            (phase, under_way, in_trouble, due, renew_at)
         };
         if post == Post::Standby && due + post.lag(entry, due) > now {
             return Look::Done;
@@ -162,13 +183,17 @@ impl Ledger {
                 work.lost.push(entry.clone());
                 return Look::Done;
             }
+            if let Some(keeps) = self.end_rest_at(lines, entry, now) {
+                return Look::Freed((None, Some(keeps)));
+            }
             let early = entry.settings.renew_every.unwrap_or_default() / 4;
-            let soon = !under_way && !in_trouble && due <= now + early;
-            let renewable = entry.settings.renew_every.is_some() && (soon || due <= now);
-            if !renewable {
+            let soon = !under_way && !in_trouble && renew_at <= now + early;
+            let renews = entry.settings.renew_every.is_some();
+            if !renews || !soon && renew_at > now {
                 if due <= now {
-                    // Its end was moved since the look was planned.
-                    lines.plan(entry, entry.loss_at());
+                    // Its end was moved since the look was planned, or it no longer rests.
+                    let at = if renews { renew_at } else { Moment::NEVER };
+                    lines.plan(entry, at.min(entry.loss_at()));
                 }
                 return Look::Done;
             }
@@ -263,11 +288,18 @@ impl Lines {
         next(&self.holds).min(next(&self.chores))
     }
 
-    /// Puts an entry into the schedule of its phase, wherever it stood before.
+    /// Puts an entry into the schedule of its phase, wherever it stood before. A hold is then renewed at that moment; it stands
+    /// earlier while it rests, if its rest ends before.
     pub(super) fn plan(&mut self, entry: &Arc<Entry>, at: Moment) {
-        let (old, phase) = {
+        let (old, at, phase) = {
             let mut life = locked(&entry.life);
-            (std::mem::replace(&mut life.due, at), life.phase)
+            life.renew_at = at;
+            let rests_until = life.rest.as_ref().map_or(Moment::NEVER, |rest| rest.until);
+            let mut at = at.min(rests_until);
+            if life.phase == Phase::Held {
+                at = at.min(entry.loss_at());
+            }
+            (std::mem::replace(&mut life.due, at), at, life.phase)
         };
         self.holds.remove(&(old, entry.id));
         self.chores.remove(&(old, entry.id));

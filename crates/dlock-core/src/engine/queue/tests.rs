@@ -13,13 +13,22 @@ fn at(second: u64) -> Moment {
 }
 
 fn enter(queue: &Arc<Queue>, company: Company) -> Result<Turn, Waiter> {
-    queue.enter(&name(), company, PATIENCE, None, at(1))
+    enter_for(queue, company, PATIENCE)
+}
+
+fn enter_for(queue: &Arc<Queue>, company: Company, patience: Duration) -> Result<Turn, Waiter> {
+    match queue.enter(&name(), company, patience, None, false, at(1)) {
+        Entered::Turn(turn) => Ok(turn),
+        Entered::Waiter(waiter, None) => Err(waiter),
+        other => panic!("nothing rests: {other:?}"),
+    }
 }
 
 fn turn(waited: Result<Waited, Error>) -> Turn {
     match waited.expect("the turn") {
         Waited::Turn(turn) => turn,
         Waited::Held(guard) => panic!("nobody passed {guard:?} on"),
+        Waited::Alone => panic!("a waiter was sent to the store without its turn"),
     }
 }
 
@@ -85,9 +94,7 @@ async fn trouble_is_one_patience_for_the_line() {
     let queue = Arc::new(Queue::default());
     let first = enter(&queue, Company::Alone).expect("the first");
     let mut second = enter(&queue, Company::Alone).expect_err("a waiter");
-    let mut patient = queue
-        .enter(&name(), Company::Alone, PATIENCE * 2, None, at(1))
-        .expect_err("a waiter");
+    let mut patient = enter_for(&queue, Company::Alone, PATIENCE * 2).expect_err("a waiter");
     let error = Error::new(crate::ErrorKind::Unreachable, "down");
     assert_eq!(first.failed(&error, at(1)), at(1));
     assert!(second.turn().now_or_never().is_none());

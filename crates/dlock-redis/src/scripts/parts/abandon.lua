@@ -11,6 +11,7 @@ if memory > 0 then
   redis.call('ZREMRANGEBYSCORE', T, '-inf', now)
   redis.call('ZADD', T, now + memory, me)
   keep(T, memory)
+  clean = false
 end
 settle()
 return finish(held and 1 or 0)

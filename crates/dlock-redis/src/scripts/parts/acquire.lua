@@ -14,7 +14,7 @@ if string.byte(ARGV[2], 3) == 88 then
     local token = ARGV[4]
     if not token then
       local t = redis.call('TIME')
-      token = t[1] .. sub('00000' .. t[2], -6)
+      token = t[1] .. (#t[2] == 6 and t[2] or sub('00000' .. t[2], -6))
     end
     if v and token - v < TURNS then token = string.format('%016.0f', v + TURNS) end
     redis.call('SET', KEYS[1], token .. '-' .. ARGV[1], 'PX', ARGV[3])

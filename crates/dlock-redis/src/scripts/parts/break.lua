@@ -4,7 +4,9 @@
 -- ARGV  1 empty   2 how, as in lock.lua
 -- Returns  1 when somebody held it, else 0
 local broken = mode ~= ''
-mode, count = '', 0
+begin()
+deaf = deaf or listens and owner ~= '' and owner
+mode, count, listens = '', 0, false
 redis.call('DEL', H, I)
 settle()
 return finish(broken and 1 or 0)

@@ -4,6 +4,7 @@
 -- ARGV  1 attempt   2 how, as in lock.lua
 -- Returns  1 shared now, 0 the hold was gone
 if mode == 'X' and owner == me then
+  begin()
   mode, count = 'S', 1
   redis.call('ZADD', H, expires, me)
   redis.call('HSET', I, me, token .. label)

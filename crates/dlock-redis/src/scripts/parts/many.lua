@@ -1,46 +1,50 @@
 -- Takes and frees many locks in one trip: each by the short cut of acquire.lua or release.lua, or not at all. What goes wrong with one
 -- does not touch the others: whoever then asks alone is told what it is.
 --
--- KEYS  the locks; then for each lock to take its keys 2, 4 and 6 of lock.lua
+-- KEYS  the locks, none of them twice; then for each lock to take that the client does not know its keys 2, 4 and 6 of lock.lua. A lock that
+--       was used a moment ago has a key, and whoever finds it there needs no other
 -- ARGV  1 lease + time to live of a fence counter of those to take, ms
---       then for each lock, to take it the end of its value as in acquire.lua; to free it a minus and the attempt
+--       then for each lock, to take it the end of its value as in acquire.lua, with a plus before it if its other keys are there; to free
+--       it a minus and the attempt
 -- Returns  for each lock its fencing token (text), the last of its TURNS, when taken, 1 when freed, 0 when the short cut does not lead there
-local pcall = redis.pcall
-local answers, changed, stamp = {}, {}, nil
-local locks = #ARGV - 1
+local keys, args, pcall, byte, type = KEYS, ARGV, redis.pcall, string.byte, type
+local answers, stamp, clock = {}, nil, nil
+local lasts, locks = args[1], #args - 1
 local side = locks + 1
 -- One look at all of them. It fails as a whole if one key is forbidden, or the command is: then each is looked at for itself.
-local values = pcall('MGET', unpack(KEYS, 1, locks))
+local values = pcall('MGET', unpack(keys, 1, locks))
+local failed = values.err
 for i = 1, locks do
-  -- The same lock may be freed and taken in one trip.
-  local key, wish = KEYS[i], ARGV[i + 1]
-  local v, new, answer = changed[key] or values[i], nil, 0
-  if values.err and not changed[key] then v = pcall('GET', key) end
-  if string.byte(wish) == 45 then
+  local key, wish, v, answer = keys[i], args[i + 1], values[i], 0
+  if failed then v = pcall('GET', key) end
+  if byte(wish) == 45 then
     -- The client found its hold good by its own clock, and nobody has taken the lock since. A value that is a table is an error: this
     -- key is forbidden, or no lock.
     if v and type(v) ~= 'table' and sub(v, MARK, OWNER_END) == wish then
-      new = sub(v, 1, TOKEN_END)
-      if pcall('SET', key, new, 'KEEPTTL').ok then answer = 1 end
+      if pcall('SET', key, sub(v, 1, TOKEN_END), 'KEEPTTL').ok then answer = 1 end
     end
   else
-    if v and type(v) ~= 'table' and #v == TOKEN_END or not v and pcall('EXISTS', key, KEYS[side], KEYS[side + 1], KEYS[side + 2]) == 0 then
+    local free = v and type(v) ~= 'table' and #v == TOKEN_END
+    if byte(wish) == 43 then
+      wish = sub(wish, 2)
+      free = free or not v and pcall('EXISTS', key, keys[side], keys[side + 1], keys[side + 2]) == 0
+      side = side + 3
+    end
+    if free then
       if not stamp then
         local t = redis.call('TIME')
         stamp = t[1] .. sub('00000' .. t[2], -6)
+        clock = tonumber(stamp)
       end
       local token, last = stamp, v and tonumber(v)
       if v and not last then
         token = nil
-      elseif last and stamp - last < TURNS then
+      elseif last and clock - last < TURNS then
         token = string.format('%016.0f', last + TURNS)
       end
-      new = token and token .. '-' .. wish
-      if new and pcall('SET', key, new, 'PX', ARGV[1]).ok then answer = token end
+      if token and pcall('SET', key, token .. '-' .. wish, 'PX', lasts).ok then answer = token end
     end
-    side = side + 3
   end
-  if answer ~= 0 then changed[key] = new end
   answers[i] = answer
 end
 return answers

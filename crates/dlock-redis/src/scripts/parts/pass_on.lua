@@ -1,4 +1,4 @@
 -- The end of release.lua, when somebody waits or the hold is not a single exclusive one.
-local held = free(me)
+local freed = free(me)
 settle()
-return finish(held and 1 or 0)
+return finish(freed and 1 or 0)

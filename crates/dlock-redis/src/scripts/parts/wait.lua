@@ -4,31 +4,53 @@ lease = tonumber(lease)
 
 -- The limit of permits may be another since this one was given.
 if (mode == m or sub(mode, 1, 1) == 'P' and m ~= 'X' and m ~= 'S') and shares(me) then
+  begin()
   redis.call('ZADD', H, now + lease, me)
   local mine = redis.call('HGET', I, me)
   return finish(mine and sub(mine, 1, 16) or token)
 end
-local tombstone = redis.call('ZSCORE', T, me)
+local tombstone = not clean and redis.call('ZSCORE', T, me)
 if tombstone and tonumber(tombstone) > now then return {'abandoned'} end
 
 -- Says what is needed to be given the lock. Both keys always change together, so one look at their time to live is enough; a second more
 -- of it saves the look's consequence for most.
-local function stand()
+local function stand(first)
   redis.call('HSET', W, me, string.format('%013.0f', now + patience) .. m .. ' ' .. lease .. ' ' .. inbox .. ' ' .. text)
-  if redis.call('PTTL', Q) < patience then
+  if first or redis.call('PTTL', Q) < patience then
     redis.call('PEXPIRE', Q, patience + 1000)
-    redis.call('PEXPIRE', W, patience + 1000)
+    -- What holders who listen have left there lasts longer.
+    if mark == '!' then keep(W, patience + 1000) else redis.call('PEXPIRE', W, patience + 1000) end
   end
 end
 
--- The usual wait: somebody holds it alone, and we are new. Nobody can be given anything now, so nobody else is looked at.
+-- Writes to those who hold and listen for others, as listen.lua has noted. Whoever is of our own client is not told, and goes on listening.
+local function tell_holders()
+  local goes_on = false
+  for _, holder in ipairs(mode == 'X' and {owner} or redis.call('ZRANGE', H, 0, MOST / 4)) do
+    local theirs = string.match(redis.call('HGET', W, holder) or '', '^!(.+)')
+    if theirs == inbox then
+      goes_on = true
+    elseif theirs then
+      -- Once is enough: it looks, and leaves word again if it finds nobody.
+      redis.call('HDEL', W, holder)
+      write_to(theirs, holder)
+    end
+  end
+  listens = goes_on
+end
+
+-- The usual wait: somebody holds it alone, and we are new. Nobody can be given anything now, so nobody else is looked at. To enter the queue
+-- is the first write, and refused without memory; whoever stands there already goes on below, by one that is not.
 if m == 'X' and mode == 'X' and inbox ~= '' then
-  local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
-  if redis.call('ZADD', Q, 'NX', math.max(tonumber(stamp), (last or 0) + 1), me) == 1 then
-    stand()
-    return finish({last and 0 or expires - now, token})
+  local last = not alone and redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
+  if redis.pcall('ZADD', Q, 'NX', math.max(tonumber(stamp), (last or 0) + 1), me) == 1 then
+    begun = true
+    if listens then tell_holders() end
+    stand(not last)
+    return finish({last and 0 or expires - now, token}, true)
   end
 end
+begin()
 
 local head
 if fair or not admits(m) then head = settle(true) end
@@ -54,6 +76,7 @@ if inbox ~= '' then
     local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2] or 0
     redis.call('ZADD', Q, math.max(tonumber(stamp), last + 1), me)
     head = head or me
+    if listens then tell_holders() end
   end
   stand()
 end

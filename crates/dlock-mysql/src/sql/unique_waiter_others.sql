@@ -1,0 +1,5 @@
+-- Whether somebody of another client has left a sign.
+-- arguments  the first and the last sign of the name, client
+-- returns    how many signs of others there are, one at most
+SELECT COUNT(*) FROM (SELECT 1 FROM {prefix}unique
+WHERE owner >= ? AND owner <= ? AND SUBSTRING(owner, 9, 4) <> ? AND name < 0x01 AND expires_at > UTC_TIMESTAMP(6) LIMIT 1) w

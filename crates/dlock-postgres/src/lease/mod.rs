@@ -1,0 +1,216 @@
+//! Mode `lease`: a row with the time until which it is held, and a queue.
+
+mod acquire;
+mod inspect;
+mod release;
+mod renew;
+mod wait;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::{
+    Capabilities, Error, ErrorKind, Fairness, Hearing, Liveness, LockInfo, Name, Reach, Released,
+    Result, WakeUp,
+};
+use tokio_postgres::types::Type;
+
+pub(crate) use self::inspect::{lock, locks};
+pub(crate) use self::release::first;
+use self::wait::Listener;
+use crate::config::Config;
+use crate::connect::{Link, Often};
+use crate::error::Trouble;
+use crate::fence::TURNS;
+use crate::schema;
+
+/// How soon a waiter that listens wakes, with nobody disturbing.
+const BOUND: Duration = Duration::from_millis(50);
+/// The longest pause of a waiter that asks.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Locks of mode `lease`.
+#[derive(Debug)]
+pub(crate) struct LeaseLocks {
+    link: Arc<Link>,
+    sql: Statements,
+    waiter_lease: Duration,
+    listener: Listener,
+    capabilities: Capabilities,
+    identity: String,
+}
+
+/// The statements, with the names of the functions filled in.
+#[derive(Debug)]
+struct Statements {
+    acquire: String,
+    release: String,
+    renew: String,
+    downgrade: String,
+    break_lock: String,
+    sweep: String,
+    inspect: String,
+    list: String,
+    waiters: String,
+}
+
+impl Statements {
+    fn new(config: &Config) -> Self {
+        let fill = |sql: &str| schema::statement(sql, config);
+        let look = |which: &str| fill(&include_str!("../sql/look.sql").replace("{which}", which));
+        Self {
+            acquire: fill(
+                "SELECT said, number, last_token FROM {prefix}acquire($1, $2, $3, $4, $5, $6, $7, $8)",
+            ),
+            release: fill("SELECT {prefix}release($1, $2, $3)"),
+            renew: fill("SELECT renewed, left_out FROM {prefix}renew($1, $2, $3)"),
+            downgrade: fill("SELECT {prefix}downgrade($1, $2)"),
+            break_lock: fill("SELECT {prefix}break($1)"),
+            sweep: fill("SELECT {prefix}sweep($1)"),
+            inspect: look("name = $1"),
+            list: look("starts_with(name, $1)"),
+            waiters: fill(
+                "SELECT attempt FROM {prefix}waiters WHERE name = $1 AND until > clock_timestamp()",
+            ),
+        }
+    }
+}
+
+impl LeaseLocks {
+    /// `listens`: no pooler stands in between, and the user wants it.
+    pub(crate) fn new(link: Arc<Link>, config: &Config, listens: bool) -> Self {
+        Self {
+            sql: Statements::new(config),
+            waiter_lease: config.waiter_lease,
+            listener: Listener::new(link.clone(), listens),
+            capabilities: capabilities(listens),
+            identity: config.identity_text(),
+            link,
+        }
+    }
+
+    /// What a connection is told once.
+    pub(crate) fn often(&self) -> Vec<Often> {
+        let (text, uuid, long) = (Type::TEXT, Type::UUID, Type::INT8);
+        let who = [text.clone(), uuid];
+        let acquire = [
+            &who[..],
+            &[
+                Type::INT4,
+                long.clone(),
+                text.clone(),
+                text,
+                long.clone(),
+                long.clone(),
+            ],
+        ];
+        vec![
+            (self.sql.acquire.clone(), acquire.concat()),
+            (self.sql.release.clone(), [&who[..], &[long]].concat()),
+            (
+                self.sql.renew.clone(),
+                vec![Type::TEXT_ARRAY, Type::UUID_ARRAY, Type::BOOL],
+            ),
+        ]
+    }
+
+    /// Shows a missing permission now: it changes nothing, for no lock has such a name.
+    pub(crate) async fn rehearse(&self) -> Result<(), Trouble> {
+        let about = |trouble: Trouble| trouble.about("checking what we may do").unsent();
+        self.undo("", uuid::Uuid::nil(), Duration::from_micros(1))
+            .await
+            .map_err(about)?;
+        self.ask_about("").await.map_err(about)?;
+        Ok(())
+    }
+}
+
+fn capabilities(listens: bool) -> Capabilities {
+    let mut capabilities = Capabilities::new("postgres");
+    capabilities.fencing = true;
+    capabilities.fairness = Fairness::Fifo;
+    capabilities.wake_up = if listens {
+        WakeUp::Push { bound: BOUND }
+    } else {
+        WakeUp::Poll {
+            longest: LONGEST_PAUSE,
+        }
+    };
+    capabilities.liveness = Liveness::Lease;
+    capabilities.reach = Reach::Network;
+    capabilities.shared = true;
+    capabilities.downgrade = true;
+    capabilities.permits = true;
+    capabilities.inspect = true;
+    capabilities.break_lock = true;
+    capabilities.turns = TURNS;
+    capabilities.wanted = Hearing::Asks;
+    capabilities.durability = "a hold is a committed row: it survives a restart of the server, and a fail-over as far as the standby has received it";
+    capabilities
+}
+
+#[async_trait]
+impl Backend for LeaseLocks {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+        Ok(self.attempt(request).await?)
+    }
+
+    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+        self.wait(request).await
+    }
+
+    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        self.extend(leases).await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<Released> {
+        Ok(self.free(lease).await?)
+    }
+
+    async fn abandon(&self, request: &Request) -> Result<()> {
+        Ok(self.give_up(request).await?)
+    }
+
+    async fn downgrade(&self, lease: &Lease) -> Result<()> {
+        if self.share(lease).await? {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Lost,
+            "the hold is gone, so there is nothing to downgrade",
+        ))
+    }
+
+    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
+        Ok(self.look(name).await?)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        Ok(self.look_at_all(prefix).await?)
+    }
+
+    async fn break_lock(&self, name: &Name) -> Result<bool> {
+        Ok(self.free_by_force(name).await?)
+    }
+
+    async fn others_wait(&self, name: &Name) -> bool {
+        // Who cannot be asked is not waited for: a holder gives way to somebody who is there.
+        self.is_waited_for(name).await.unwrap_or(false)
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.listener.close();
+        self.link.close().await;
+        Ok(())
+    }
+}

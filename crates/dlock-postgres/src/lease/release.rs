@@ -1,0 +1,108 @@
+//! Frees what is still ours, what is not, and what nobody uses any more.
+
+use std::time::Duration;
+
+use dlock_core::backend::Lease;
+use dlock_core::{ErrorKind, Name, Released};
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::LeaseLocks;
+use super::acquire::{MEMORY, Stray};
+use crate::connect::{Arg, Job, Told};
+use crate::error::Trouble;
+use crate::key::micros;
+
+/// One part of a sweep, of at most so many rows.
+const SWEEP_LIMIT: Duration = Duration::from_secs(60);
+const SWEEP_PART: u64 = 500;
+
+impl LeaseLocks {
+    pub(crate) async fn free(&self, lease: &Lease) -> Result<Released, Trouble> {
+        let memory = match lease.native::<Stray>() {
+            Some(Stray) => MEMORY,
+            None => Duration::ZERO,
+        };
+        let attempt = *lease.attempt().as_uuid();
+        let limit = self.link.limit();
+        let (held, again) = self
+            .end(lease.name().as_str(), attempt, memory, limit)
+            .await?;
+        match (held, again) {
+            (true, _) => Ok(Released::Freed),
+            (false, false) => Ok(Released::AlreadyLost),
+            // A first try, whose answer was lost, may have freed it.
+            (false, true) => Err(Trouble::new(
+                ErrorKind::Unreachable,
+                "the connection broke before the answer came",
+            )),
+        }
+    }
+
+    /// Ends what an attempt has: whether it held the lock, and whether it was asked for twice.
+    pub(crate) async fn end(
+        &self,
+        name: &str,
+        attempt: Uuid,
+        memory: Duration,
+        limit: Duration,
+    ) -> Result<(bool, bool), Trouble> {
+        let memory = micros(memory);
+        let args: [Arg<'_>; 3] = [
+            (&name, Type::TEXT),
+            (&attempt, Type::UUID),
+            (&memory, Type::INT8),
+        ];
+        let job = Job::Ask(&self.sql.release, &args);
+        let told = self.link.call(job, limit).await?;
+        let held: i32 = first(&told)?;
+        Ok((held == 1, told.again))
+    }
+
+    /// Turns an exclusive hold into a shared one; `false` when it is gone.
+    pub(crate) async fn share(&self, lease: &Lease) -> Result<bool, Trouble> {
+        let name = lease.name().as_str();
+        let attempt = *lease.attempt().as_uuid();
+        let args: [Arg<'_>; 2] = [(&name, Type::TEXT), (&attempt, Type::UUID)];
+        let job = Job::Ask(&self.sql.downgrade, &args);
+        let told = self.link.call(job, self.link.limit()).await?;
+        first(&told)
+    }
+
+    /// Ends every hold of a name; `false` when there was none.
+    pub(crate) async fn free_by_force(&self, name: &Name) -> Result<bool, Trouble> {
+        let name = name.as_str();
+        let args: [Arg<'_>; 1] = [(&name, Type::TEXT)];
+        let job = Job::Ask(&self.sql.break_lock, &args);
+        let told = self.link.call(job, self.link.limit()).await?;
+        let found: bool = first(&told)?;
+        // A first try, whose answer was lost, may have found it.
+        Ok(found || told.again)
+    }
+
+    pub(crate) async fn sweep_all(&self, unused: Duration) -> Result<u64, Trouble> {
+        let age = micros(unused);
+        let args: [Arg<'_>; 1] = [(&age, Type::INT8)];
+        let mut all = 0;
+        loop {
+            let job = Job::Ask(&self.sql.sweep, &args);
+            let told = self.link.call_within(job, SWEEP_LIMIT).await?;
+            let swept: i64 = first(&told)?;
+            let swept = u64::try_from(swept).unwrap_or(0);
+            all += swept;
+            if swept < SWEEP_PART {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// The first column of the first row.
+pub(crate) fn first<T: for<'a> tokio_postgres::types::FromSql<'a>>(
+    told: &Told,
+) -> Result<T, Trouble> {
+    told.rows
+        .first()
+        .and_then(|row| row.try_get(0).ok())
+        .ok_or_else(|| Trouble::strange("nothing that we understand"))
+}

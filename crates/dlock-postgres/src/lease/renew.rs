@@ -1,0 +1,106 @@
+//! Extends what is still ours, many holds in one statement.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlock_core::backend::{Lease, Renewal};
+use dlock_core::{Error, LossReason};
+use futures::{StreamExt, stream};
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use super::LeaseLocks;
+use crate::connect::{Arg, Job, Turns};
+use crate::error::Trouble;
+
+/// The most holds of one statement: their rows are locked together.
+const BATCH: usize = 1000;
+
+/// How many of those that were left out are asked for at once.
+const ALONE: usize = 8;
+
+/// What became of the holds of one statement.
+#[derive(Debug, Default)]
+struct Extended {
+    attempts: HashSet<Uuid>,
+    /// Names whose rows somebody has locked: nothing is known about them.
+    left_out: HashSet<String>,
+}
+
+impl LeaseLocks {
+    pub(crate) async fn extend(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        let mut answers = Vec::with_capacity(leases.len());
+        for batch in leases.chunks(BATCH) {
+            let extended = match self.extend_batch(batch, false).await {
+                Ok(extended) => extended,
+                Err(trouble) => {
+                    let error = Error::from(trouble);
+                    answers.extend(batch.iter().map(|_| Renewal::Failed(error.clone())));
+                    continue;
+                }
+            };
+            let mut each = Vec::with_capacity(batch.len());
+            for lease in batch {
+                each.push(self.settle_renewal(&extended, lease));
+            }
+            let each: Vec<Renewal> = stream::iter(each).buffered(ALONE).collect().await;
+            answers.extend(each);
+        }
+        answers
+    }
+
+    /// What became of one hold of a batch. One that was left out is asked for alone: whoever has its row keeps nobody else from being renewed.
+    async fn settle_renewal(&self, extended: &Extended, lease: &Arc<Lease>) -> Renewal {
+        if !extended.left_out.contains(lease.name().as_str()) {
+            return told(extended, lease);
+        }
+        match self.extend_batch(std::slice::from_ref(lease), true).await {
+            Ok(extended) => told(&extended, lease),
+            Err(trouble) => Renewal::Failed(trouble.into()),
+        }
+    }
+
+    /// Which of them the server has extended. It writes a row for each, so a server that takes no writes extends nothing.
+    async fn extend_batch(&self, batch: &[Arc<Lease>], wait: bool) -> Result<Extended, Trouble> {
+        let names: Vec<&str> = batch.iter().map(|lease| lease.name().as_str()).collect();
+        let attempts: Vec<Uuid> = batch
+            .iter()
+            .map(|lease| *lease.attempt().as_uuid())
+            .collect();
+        let args: [Arg<'_>; 3] = [
+            (&names, Type::TEXT_ARRAY),
+            (&attempts, Type::UUID_ARRAY),
+            (&wait, Type::BOOL),
+        ];
+        let job = Job::Ask(&self.sql.renew, &args);
+        // A half, so that a second connection gets its chance when the first is silent.
+        let shortest = batch.iter().map(|lease| lease.renewal_limit()).min();
+        let limit = shortest.unwrap_or(Duration::MAX) / 2;
+        // One that waits for a row that somebody keeps must not take a connection from those that need not.
+        let turns = if wait { Turns::Calls } else { Turns::Renewals };
+        let told = match self.link.call_by(job, limit, turns).await {
+            Err(trouble) if trouble.timed_out => self.link.call_by(job, limit, turns).await?,
+            told => told?,
+        };
+        let mut extended = Extended::default();
+        for row in &told.rows {
+            match (row.try_get(0), row.try_get(1)) {
+                (Ok(attempt), Ok(name)) => {
+                    extended.attempts.extend::<Option<Uuid>>(attempt);
+                    extended.left_out.extend::<Option<String>>(name);
+                }
+                _ => return Err(Trouble::strange("no attempts to a renewal")),
+            }
+        }
+        Ok(extended)
+    }
+}
+
+fn told(extended: &Extended, lease: &Lease) -> Renewal {
+    if extended.attempts.contains(lease.attempt().as_uuid()) {
+        Renewal::Extended
+    } else {
+        Renewal::Lost(LossReason::Gone)
+    }
+}

@@ -1,0 +1,143 @@
+//! The undo of an attempt, and the end of a hold by force.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use dlock_core::backend::{Attempt, AttemptId, Request};
+use dlock_core::{Mode, Name, SystemClock};
+use tokio_postgres::types::Type;
+
+use super::{SessionLocks, State, within};
+use crate::connect::{Arg, Job};
+use crate::error::Trouble;
+
+/// How long an abandoned attempt is remembered.
+const REMEMBER: Duration = Duration::from_secs(300);
+/// How often a lock that was broken is asked for.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// A mark that somebody has broken.
+struct Broken {
+    sign: i64,
+    valid: Duration,
+    token: i64,
+}
+
+impl SessionLocks {
+    /// Ends the connection of an attempt, and removes its mark.
+    pub(super) async fn undo(&self, request: &Request) -> Result<(), Trouble> {
+        let attempt = request.attempt();
+        remember_abandoned(attempt);
+        let Some(state) = self.attempts().get(&attempt).cloned() else {
+            return Ok(());
+        };
+        let sign = match &state {
+            State::Asking(sign) => *sign,
+            State::Holding(hold) => {
+                let mut carried_by = hold.carried_by.lock().await;
+                carried_by.carrier = None;
+                carried_by.sign
+            }
+        };
+        let limit = request.trip_timeout();
+        self.end(sign, limit).await?;
+        let name = request.name().as_str();
+        let args: [Arg<'_>; 2] = [(&name, Type::TEXT), (attempt.as_uuid(), Type::UUID)];
+        self.link
+            .call(Job::Ask(&self.sql.undo, &args), limit)
+            .await?;
+        self.attempts().remove(&attempt);
+        Ok(())
+    }
+
+    /// Breaks the mark, so that its holder cannot go on, ends its connection, and waits until the lock is free: as with any holder that did
+    /// not leave in order, that is when its last sign of life is good no more (C1).
+    pub(super) async fn free_by_force(&self, name: &Name) -> Result<bool, Trouble> {
+        let limit = self.config.answer_timeout;
+        let Some(broken) = self.mark(&self.sql.break_mark, name, limit).await? else {
+            return Ok(false);
+        };
+        self.end(broken.sign, limit)
+            .await
+            .map_err(|trouble| trouble.about("the lock was not freed yet"))?;
+        // The caller gets to know before its own time-out passes.
+        let patience = limit * 4 / 5;
+        if broken.valid < patience {
+            self.until_free(name, &broken, patience).await;
+        }
+        Ok(true)
+    }
+
+    async fn mark(
+        &self,
+        sql: &str,
+        name: &Name,
+        limit: Duration,
+    ) -> Result<Option<Broken>, Trouble> {
+        let name = name.as_str();
+        let args: [Arg<'_>; 1] = [(&name, Type::TEXT)];
+        let told = self.link.call(Job::Ask(sql, &args), limit).await?;
+        let Some(row) = told.rows.first() else {
+            return Ok(None);
+        };
+        let number = |column| {
+            row.try_get::<i64>(column)
+                .map_err(|_| Trouble::strange("no numbers of a mark"))
+        };
+        Ok(Some(Broken {
+            sign: number(0)?,
+            valid: Duration::from_micros(number(1)?.unsigned_abs()),
+            token: number(2)?,
+        }))
+    }
+
+    /// Until the lock of a broken mark can be had, or somebody else has it.
+    async fn until_free(&self, name: &Name, broken: &Broken, patience: Duration) {
+        let request = Request::new(name.clone(), Mode::Exclusive, Arc::new(SystemClock))
+            .with_trip_timeout(self.config.answer_timeout)
+            .with_lease(self.config.session_validity);
+        let outcome = async {
+            loop {
+                let pause = match self.take(&request, false).await? {
+                    Attempt::Held(lease) => return self.free(&lease).await.map(|_| ()),
+                    Attempt::Busy(busy) => busy.retry_after.unwrap_or(ASK_EVERY),
+                };
+                tokio::time::sleep(pause).await;
+                let seen = self.mark(&self.sql.read, name, self.config.answer_timeout);
+                if seen.await?.is_none_or(|seen| seen.token != broken.token) {
+                    return Ok(());
+                }
+            }
+        };
+        let outcome: Result<(), Trouble> = within(patience, outcome).await;
+        if let Err(trouble) = outcome {
+            let error = trouble.message();
+            tracing::debug!(error, %name, "a lock was broken, and is not free yet");
+            if let Err(trouble) = self.undo(&request).await {
+                let error = trouble.message();
+                tracing::debug!(error, %name, "an attempt was not undone");
+            }
+        }
+    }
+}
+
+/// Attempts that were abandoned. Requests of an attempt come from its process alone, and those under way end with their connection; so the
+/// process remembers it, for all clients in it.
+static ABANDONED: Mutex<VecDeque<(Instant, AttemptId)>> = Mutex::new(VecDeque::new());
+
+fn remember_abandoned(attempt: AttemptId) {
+    let mut abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
+    while abandoned
+        .front()
+        .is_some_and(|(since, _)| since.elapsed() > REMEMBER)
+    {
+        abandoned.pop_front();
+    }
+    abandoned.push_back((Instant::now(), attempt));
+}
+
+pub(super) fn is_abandoned(attempt: AttemptId) -> bool {
+    let abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
+    abandoned.iter().any(|(_, known)| *known == attempt)
+}

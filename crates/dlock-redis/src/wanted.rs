@@ -1,0 +1,138 @@
+//! How a holder hears that others wait: it leaves word in the store, and the next waiter's script writes to its inbox.
+//!
+//! ```text
+//!   listen.lua ──somebody waits──────────────────────────────► wanted
+//!     │  ▲ nobody: the lock's value says that its holder listens
+//!     ▼  │ a message, or the connection broke
+//!   waiting ──core asks with each renewal: listen.lua again──► wanted
+//! ```
+//!
+//! A message says no more than "look again", so that a lost one, or one too many, changes nothing but the time. A holder that does not listen
+//! costs nobody anything.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dlock_core::Name;
+use dlock_core::backend::{AttemptId, Lease};
+use tokio::sync::Notify;
+
+use crate::acquire::strange;
+use crate::backend::Store;
+use crate::connect::{Answer, Call, millis};
+use crate::error::Trouble;
+use crate::how::Attempt32;
+
+/// The holds of a client that listen.
+#[derive(Debug, Default)]
+pub(crate) struct Listening(Mutex<BTreeMap<AttemptId, Listener>>);
+
+#[derive(Debug)]
+struct Listener {
+    called: Arc<Notify>,
+    lease: Lease,
+    /// A guard and the background may listen at the same time.
+    times: usize,
+}
+
+impl Listening {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<AttemptId, Listener>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, lease: &Lease) -> Ear<'_> {
+        let mut all = self.locked();
+        let listener = all.entry(lease.attempt()).or_insert_with(|| Listener {
+            called: Arc::default(),
+            lease: lease.clone(),
+            times: 0,
+        });
+        listener.times += 1;
+        Ear {
+            listening: self,
+            attempt: lease.attempt(),
+            called: listener.called.clone(),
+        }
+    }
+
+    pub(crate) fn called(&self, attempt: AttemptId) {
+        if let Some(listener) = self.locked().get(&attempt) {
+            listener.called.notify_waiters();
+        }
+    }
+
+    pub(crate) fn all_called(&self) {
+        for listener in self.locked().values() {
+            listener.called.notify_waiters();
+        }
+    }
+
+    /// The hold of this lock that listens, if there is one: of several that share it, any.
+    fn of(&self, name: &Name) -> Option<Lease> {
+        let all = self.locked();
+        let mut leases = all.values().map(|listener| &listener.lease);
+        leases.find(|lease| lease.name() == name).cloned()
+    }
+}
+
+/// One that listens; it ends when it is dropped.
+struct Ear<'a> {
+    listening: &'a Listening,
+    attempt: AttemptId,
+    called: Arc<Notify>,
+}
+
+impl Drop for Ear<'_> {
+    fn drop(&mut self) {
+        let mut all = self.listening.locked();
+        if let Some(listener) = all.get_mut(&self.attempt) {
+            listener.times -= 1;
+            if listener.times == 0 {
+                all.remove(&self.attempt);
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Resolves when somebody of another client waits for what is held.
+    pub(crate) async fn wanted(&self, lease: &Lease) {
+        let ear = self.inbox.listening.enter(lease);
+        loop {
+            let mut called = std::pin::pin!(ear.called.notified());
+            // Before the look, so that nobody comes between the two.
+            called.as_mut().enable();
+            match self.listen(lease.name(), Some(lease)).await {
+                Ok(true) => return,
+                Ok(false) => {}
+                // Core asks again with the next renewal, and that leaves word too.
+                Err(trouble) => {
+                    tracing::debug!(error = trouble.message(), "not known whether others wait")
+                }
+            }
+            called.await;
+        }
+    }
+
+    /// Whether somebody of another client waits. Word that a hold listens lasts as long as its lease: this renews it.
+    pub(crate) async fn others_wait(&self, name: &Name) -> Result<bool, Trouble> {
+        let listens = self.inbox.listening.of(name);
+        self.listen(name, listens.as_ref()).await
+    }
+
+    async fn listen(&self, name: &Name, lease: Option<&Lease>) -> Result<bool, Trouble> {
+        self.hear().await?;
+        let key = self.keys.lock(name);
+        let call = Call::on(&self.scripts.listen, &key).arg(&self.channel);
+        let call = match lease {
+            Some(lease) => call
+                .arg(Attempt32::new(lease.attempt()))
+                .arg(millis(lease.duration()).to_string()),
+            None => call.arg("").arg("1"),
+        };
+        match self.link.call(&call, self.config.answer_timeout).await?.0 {
+            Answer::Number(others) => Ok(others == 1),
+            _ => Err(strange("to a holder that listens in an unknown form")),
+        }
+    }
+}
