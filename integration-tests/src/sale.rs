@@ -1,4 +1,4 @@
-//! R1: the flash sale, from several processes.
+//! The flash sale, from several processes.
 
 use std::process::Stdio;
 

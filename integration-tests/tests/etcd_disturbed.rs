@@ -12,7 +12,7 @@ mod etcd_support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, Backend, Renewal, Request};
+use dlock_core::backend::{Backend, Outcome, Renewal, Request};
 use dlock_core::{Guard, Locks, Mode, Name, Released, Settings, SystemClock};
 use etcd_support::*;
 use integration_tests::{Direction, EtcdCluster, EtcdServer, FaultProxy};
@@ -230,7 +230,7 @@ async fn session_that_has_lapsed_stays_over() {
         let name = Name::new("a").expect("a name");
         Request::new(name, Mode::Exclusive, Arc::new(SystemClock)).with_lease(session)
     };
-    let Ok(Attempt::Held(lease)) = backend.try_acquire(&request()).await else {
+    let Ok(Outcome::Held(lease)) = backend.try_acquire(&request()).await else {
         panic!("it is free");
     };
     let id = entries(&mut raw, "a").await[0].lease();
@@ -252,7 +252,7 @@ async fn session_that_has_lapsed_stays_over() {
     }
     // What comes next hangs on a lease of its own.
     raw.lease_revoke(id).await.expect("revoked");
-    let Ok(Attempt::Held(_)) = backend.try_acquire(&request()).await else {
+    let Ok(Outcome::Held(_)) = backend.try_acquire(&request()).await else {
         panic!("it is free");
     };
     assert_ne!(entries(&mut raw, "a").await[0].lease(), id);

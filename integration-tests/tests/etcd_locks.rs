@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlock_core::backend::{Attempt, Backend, Renewal, Request};
+use dlock_core::backend::{Backend, Outcome, Renewal, Request};
 use dlock_core::{ErrorKind, Locks, Mode, Name, Released, SystemClock};
 use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp, WatchOptions};
 use etcd_support::*;
@@ -199,7 +199,7 @@ async fn words_from_the_past_leave_a_later_entry_with_the_same_key() {
         Request::new(name, Mode::Exclusive, Arc::new(SystemClock))
     };
     let take = async |request: &Request| match backend.try_acquire(request).await {
-        Ok(Attempt::Held(lease)) => Arc::new(lease),
+        Ok(Outcome::Held(lease)) => Arc::new(lease),
         other => panic!("not held: {other:?}"),
     };
     let old_request = request();

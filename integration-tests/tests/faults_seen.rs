@@ -8,9 +8,9 @@
 use std::path::PathBuf;
 
 use dlock_judge::Kind;
-use integration_tests::judge::{Fault, Outcome, Plant, Scenario, Store};
+use integration_tests::judge::{Fault, Plant, RoundReport, Scenario, Store};
 
-async fn planted(plant: Option<Plant>, seed: u64) -> Outcome {
+async fn planted(plant: Option<Plant>, seed: u64) -> RoundReport {
     let scenario = Scenario {
         store: Store::Redis,
         faults: vec![Fault::None],
@@ -24,7 +24,7 @@ async fn planted(plant: Option<Plant>, seed: u64) -> Outcome {
 }
 
 #[track_caller]
-fn sees(outcome: &Outcome, kind: Kind) {
+fn sees(outcome: &RoundReport, kind: Kind) {
     assert!(outcome.kinds().contains_key(&kind), "{}", outcome.text());
 }
 

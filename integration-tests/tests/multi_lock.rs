@@ -1,4 +1,4 @@
-//! R35: several locks of several stores as one. A slow or dead member fails the whole in time, and leaves nothing behind.
+//! Several locks of several stores as one. A slow or dead member fails the whole in time, and leaves nothing behind.
 
 #![allow(
     clippy::expect_used,

@@ -210,7 +210,7 @@ async fn silent_network_does_not_keep_a_waiter_of_a_connected_mode(flavor: Flavo
         let url = url(&server, mode);
         let guard = lock(&client(&url).await, "silent").await;
         let through = url.replace(&server.addr().to_string(), &proxy.addr().to_string());
-        let settings = Settings::new().outage(Duration::ZERO);
+        let settings = Settings::new().retry_unreachable_for(Duration::ZERO);
         let other = Locks::builder(backend(&with(&through, "answer_timeout=1s")).await)
             .settings(settings)
             .build()

@@ -1,4 +1,4 @@
-//! R1: 5000 items, 50 workers in 3 processes: read the stock, check it, write one less, on a real table. R2: commit, then release.
+//! The flash sale: 5000 items, 50 workers in 3 processes: read the stock, check it, write one less, on a real table. The transaction commits, then the lock is released.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -63,7 +63,7 @@ async fn dropped_futures_never_give_a_wrong_answer_to_a_later_call(flavor: Flavo
     }
 }
 
-/// R54.
+/// First use of a name under concurrency: no deadlock, no duplicate-key error.
 async fn first_use_of_a_name_by_a_hundred_clients_shows_no_error(flavor: Flavor) {
     let server = flavor.start().await.expect("a server");
     for mode in MODES {
@@ -88,7 +88,7 @@ async fn first_use_of_a_name_by_a_hundred_clients_shows_no_error(flavor: Flavor)
     }
 }
 
-/// R56.
+/// A sweep removes what nobody uses, and never a live hold.
 async fn sweep_removes_what_is_unused_and_tokens_go_on(flavor: Flavor) {
     let server = integration_tests::mysql_of(flavor).await.expect("a server");
     for mode in ["lease", "unique"] {

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{ErrorKind, HeldNow, Locks, LossReason, Mode, Name, Released, SystemClock};
 use dlock_mysql::Config;
 use integration_tests::{Flavor, MySqlServer};
@@ -312,8 +312,8 @@ async fn take(backend: &dyn Backend, name: &str, mode: Mode) -> Lease {
     let name = Name::new(name).expect("a name");
     let request = Request::new(name, mode, Arc::new(SystemClock));
     match backend.try_acquire(&request).await.expect("it answers") {
-        Attempt::Held(lease) => lease,
-        Attempt::Busy(_) => panic!("{} is held", request.name()),
+        Outcome::Held(lease) => lease,
+        Outcome::Busy(_) => panic!("{} is held", request.name()),
     }
 }
 

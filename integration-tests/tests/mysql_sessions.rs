@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dlock_core::backend::{Attempt, Backend, Renewal, Request};
+use dlock_core::backend::{Backend, Outcome, Renewal, Request};
 use dlock_core::{Guard, Locks, LossReason, Mode, Name, Released, SystemClock};
 use integration_tests::{FaultProxy, Flavor, MySqlServer};
 use mysql_support::*;
@@ -195,7 +195,7 @@ async fn renewal_that_comes_after_the_release_ends_no_connection(flavor: Flavor)
         let name = Name::new("renewed late").expect("a name");
         let request = Request::new(name, Mode::Exclusive, Arc::new(SystemClock));
         let taken = backend.try_acquire(&request).await.expect("an answer");
-        let Attempt::Held(lease) = taken else {
+        let Outcome::Held(lease) = taken else {
             panic!("{mode}: it is not free");
         };
         let lease = Arc::new(lease);

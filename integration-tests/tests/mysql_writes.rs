@@ -1,4 +1,4 @@
-//! R53 and R13: optimistic versions and fenced writes, in the caller's own transactions.
+//! Optimistic versions and fenced writes, in the caller's own transactions.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -11,7 +11,7 @@ mod postgres_support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{HeldNow, Mode, Name, Released, SystemClock};
 use dlock_postgres::PostgresBackend;
 use integration_tests::{FaultProxy, PostgresServer, until};
@@ -36,8 +36,8 @@ fn request(name: &str) -> Request {
 
 async fn held(backend: &PostgresBackend, request: &Request) -> Option<Arc<Lease>> {
     match backend.try_acquire(request).await.expect("an answer") {
-        Attempt::Held(lease) => Some(Arc::new(lease)),
-        Attempt::Busy(_) => None,
+        Outcome::Held(lease) => Some(Arc::new(lease)),
+        Outcome::Busy(_) => None,
     }
 }
 
@@ -287,7 +287,7 @@ async fn a_request_that_was_sent_twice_takes_nothing_after_the_release() {
                 tokio::join!(one.acquire(&request), release).0
             }
         };
-        let Ok(Attempt::Held(lease)) = taken else {
+        let Ok(Outcome::Held(lease)) = taken else {
             panic!("{taken:?}");
         };
         assert_eq!(
@@ -337,7 +337,7 @@ async fn a_message_of_an_old_grant_is_not_believed() {
         Released::Freed
     );
     let next = soon("the waiter", waiting).await.expect("no panic");
-    let Ok(Attempt::Held(next)) = next else {
+    let Ok(Outcome::Held(next)) = next else {
         panic!("{next:?}");
     };
     assert!(next.token() > lease.token());

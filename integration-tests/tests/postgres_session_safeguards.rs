@@ -11,7 +11,7 @@ mod postgres_support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{HeldNow, Mode, Name, Released, SystemClock};
 use dlock_postgres::PostgresBackend;
 use integration_tests::{FaultProxy, PostgresServer, until};
@@ -40,8 +40,8 @@ async fn take(backend: &PostgresBackend, name: &str) -> Arc<Lease> {
         .await
         .expect("an answer")
     {
-        Attempt::Held(lease) => Arc::new(lease),
-        Attempt::Busy(_) => panic!("{name} is not free"),
+        Outcome::Held(lease) => Arc::new(lease),
+        Outcome::Busy(_) => panic!("{name} is not free"),
     }
 }
 
@@ -357,7 +357,7 @@ async fn an_undo_ends_its_own_attempt_alone() {
     let server = start().await;
     let (one, other) = (session(&server.url()).await, session(&server.url()).await);
     let stale = request("a");
-    let Ok(Attempt::Held(lease)) = one.try_acquire(&stale).await else {
+    let Ok(Outcome::Held(lease)) = one.try_acquire(&stale).await else {
         panic!("not free");
     };
     let bystander = take(&one, "b").await;

@@ -36,7 +36,11 @@ async fn rotate(server: &RedisServer, password: &str) {
 /// A hold that is renewed, a new one, and a release work after the change.
 async fn lives_on(locks: &Locks, change: impl AsyncFnOnce()) {
     let locks = locks
-        .with(Settings::new().lease(seconds(3)).outage(seconds(30)))
+        .with(
+            Settings::new()
+                .lease(seconds(3))
+                .retry_unreachable_for(seconds(30)),
+        )
         .expect("good settings");
     let guard = lock(&locks, "held").await;
     change().await;

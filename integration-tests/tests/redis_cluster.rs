@@ -24,7 +24,7 @@ fn url(hosts: impl IntoIterator<Item = std::net::SocketAddr>) -> String {
 }
 
 fn patient() -> Settings {
-    Settings::new().outage(seconds(60))
+    Settings::new().retry_unreachable_for(seconds(60))
 }
 
 /// A lock's key, its slot, its master and another one.
@@ -407,7 +407,9 @@ async fn one_half_open_node_is_found_while_the_others_answer() {
 async fn a_short_lease_survives_one_half_open_node() {
     let cluster = RedisCluster::start().await.expect("a cluster");
     let proxies = behind_proxies(&cluster).await;
-    let settings = Settings::new().lease(seconds(5)).outage(seconds(60));
+    let settings = Settings::new()
+        .lease(seconds(5))
+        .retry_unreachable_for(seconds(60));
     let locks = client_with(&url(proxies.iter().map(FaultProxy::addr)), settings).await;
     let silent = cluster.master_of("dlock:{a}").await.expect("a master");
     let guard = lock(&locks, "a").await;

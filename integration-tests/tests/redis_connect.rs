@@ -323,7 +323,7 @@ async fn a_fail_over_by_sentinel() {
         .connect()
         .await
         .expect("a connection");
-    let settings = dlock_core::Settings::new().outage(Duration::from_secs(60));
+    let settings = dlock_core::Settings::new().retry_unreachable_for(Duration::from_secs(60));
     let locks = dlock_core::Locks::builder(std::sync::Arc::new(backend))
         .settings(settings)
         .build()

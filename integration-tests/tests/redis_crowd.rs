@@ -314,7 +314,7 @@ async fn dropped_futures_leave_nothing_and_stop_nobody() {
 async fn connections_that_break_in_a_crowd_let_nobody_in_twice() {
     let server = RedisServer::start().await.expect("redis");
     let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
-    let settings = Settings::new().outage(seconds(20));
+    let settings = Settings::new().retry_unreachable_for(seconds(20));
     let broken = client_with(&through(&server, &proxy), settings).await;
     let sound = client(&server.url()).await;
     let rooms = rooms(60);

@@ -127,7 +127,7 @@ async fn a_waiter_that_was_cut_off_gives_its_place_up() {
     let mine = client(&server.url()).await;
     let guard = lock(&mine, "a").await;
     let url = format!("{}?waiter_lease=60s", through(&server, &proxy));
-    let settings = Settings::new().outage(Duration::from_millis(200));
+    let settings = Settings::new().retry_unreachable_for(Duration::from_millis(200));
     let theirs = client_with(&url, settings).await;
     let waiter = tokio::spawn({
         let theirs = theirs.clone();

@@ -18,7 +18,7 @@ use redis_support::*;
 
 /// Takes a lock as soon as the store lets us, whatever it says before.
 async fn lock_after_trouble(locks: &dlock_core::Locks, name: &str) -> dlock_core::Guard {
-    let settings = Settings::new().outage(seconds(30));
+    let settings = Settings::new().retry_unreachable_for(seconds(30));
     let locks = locks.with(settings).expect("good settings");
     lock(&locks, name).await
 }
@@ -255,7 +255,11 @@ async fn waiters_survive_a_restart_of_the_server() {
     let holder = lock(&mine, "a").await;
     let mut waiters = tokio::task::JoinSet::new();
     for _ in 0..5 {
-        let theirs = client_with(&server.url(), Settings::new().outage(seconds(30))).await;
+        let theirs = client_with(
+            &server.url(),
+            Settings::new().retry_unreachable_for(seconds(30)),
+        )
+        .await;
         waiters.spawn(async move {
             let guard = theirs
                 .mutex("a")
@@ -282,7 +286,7 @@ async fn a_connection_cut_in_the_middle_of_everything_leaves_nothing() {
     let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
     let locks = client_with(
         &through(&server, &proxy),
-        Settings::new().outage(seconds(30)),
+        Settings::new().retry_unreachable_for(seconds(30)),
     )
     .await;
     let tasks: Vec<_> = (0..8)
@@ -312,7 +316,7 @@ async fn a_connection_cut_in_the_middle_of_everything_leaves_nothing() {
     assert_eq!(residue(&server).await, Vec::<String>::new());
 }
 
-/// R24: the known hole of asynchronous replication, and what the fencing token makes of it.
+/// The known hole of asynchronous replication, and what the fencing token makes of it.
 #[tokio::test]
 async fn a_hold_that_was_not_replicated_is_lost_with_the_master_and_the_token_protects() {
     let master = RedisServer::start().await.expect("redis");

@@ -1,4 +1,4 @@
-//! R1: 5000 items, 50 workers in 3 processes, 100 purchases each: read the stock, check it, write one less.
+//! The flash sale: 5000 items, 50 workers in 3 processes, 100 purchases each: read the stock, check it, write one less.
 
 #![allow(
     clippy::expect_used,

@@ -11,7 +11,7 @@ mod redis_support;
 
 use std::sync::Arc;
 
-use dlock_core::backend::{Attempt, Backend, Request};
+use dlock_core::backend::{Backend, Outcome, Request};
 use dlock_core::{ErrorKind, Guard, Locks, Mode, Name, Released, SystemClock};
 use integration_tests::RedisServer;
 use redis_support::*;
@@ -171,12 +171,12 @@ async fn a_permit_is_confirmed_after_a_change_of_its_limit() {
     let redis = backend(&url).await;
     let name = Name::new("s").expect("a name");
     let wish = Request::new(name, Mode::Permit { limit: 1 }, Arc::new(SystemClock));
-    let Attempt::Held(first) = redis.try_acquire(&wish).await.expect("an answer") else {
+    let Outcome::Held(first) = redis.try_acquire(&wish).await.expect("an answer") else {
         panic!("it is free");
     };
     let other = permit(&client(&url).await, 2).await.expect("free");
     let again = redis.try_acquire(&wish).await.expect("an answer");
-    let Attempt::Held(again) = again else {
+    let Outcome::Held(again) = again else {
         panic!("it has it: {again:?}");
     };
     assert_eq!(again.token(), first.token());

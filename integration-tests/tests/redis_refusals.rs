@@ -75,7 +75,7 @@ async fn set(server: &RedisServer, name: &str, value: &str) {
 }
 
 fn patient() -> Settings {
-    Settings::new().outage(seconds(60))
+    Settings::new().retry_unreachable_for(seconds(60))
 }
 
 fn waiter(locks: Locks, shared: bool) -> JoinHandle<Guard> {

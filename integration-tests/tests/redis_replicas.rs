@@ -35,7 +35,7 @@ async fn replica_of<'a>(cluster: &'a RedisCluster, master: &RedisServer) -> &'a 
 }
 
 fn patient(locks: &Locks) -> Locks {
-    let settings = Settings::new().outage(seconds(60));
+    let settings = Settings::new().retry_unreachable_for(seconds(60));
     locks.with(settings).expect("good settings")
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dlock_conformance::{
-    Ability, Fault, Faulty, Harness, Need, Outcome, async_trait, cases, check,
+    Ability, CaseResult, Fault, Faulty, Harness, Need, async_trait, cases, check,
 };
 use dlock_core::backend::Backend;
 use dlock_core::{Error, ErrorKind, Result};
@@ -137,10 +137,10 @@ fn all_pass(of: Ability) {
     let named = cases().filter(|case| case.needs.contains(&Need::Able(of)));
     let names: Vec<&str> = named.map(|case| case.name).collect();
     assert!(!names.is_empty());
-    let outcomes: Vec<(&str, Outcome)> = names
+    let outcomes: Vec<(&str, CaseResult)> = names
         .into_iter()
         .map(|name| (name, check(&store, name)))
-        .filter(|(_, outcome)| *outcome != Outcome::Passed)
+        .filter(|(_, outcome)| *outcome != CaseResult::Passed)
         .collect();
     assert!(outcomes.is_empty(), "{outcomes:#?}");
 }

@@ -130,7 +130,7 @@ fn a_crowd_survives_another_that_fell_asleep() {
     let (runs, sleeps) = (lively(), sleepy());
     let server = runs.block_on(RedisServer::start()).expect("redis");
     let url = format!("{}?answer_timeout=300ms", server.url());
-    let settings = Settings::new().outage(seconds(20));
+    let settings = Settings::new().retry_unreachable_for(seconds(20));
     let locks = sleeps.block_on(client_with(&url, settings));
     for n in 100..200 {
         sleeps.spawn(cycles(locks.clone(), n));

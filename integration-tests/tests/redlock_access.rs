@@ -102,7 +102,13 @@ async fn a_password_in_a_file_may_change_at_all_nodes() {
     let url = three
         .url(&parameters)
         .replace("redlock://", "redlock://app@");
-    let locks = client_with(&url, Settings::new().lease(seconds(3)).outage(seconds(30))).await;
+    let locks = client_with(
+        &url,
+        Settings::new()
+            .lease(seconds(3))
+            .retry_unreachable_for(seconds(30)),
+    )
+    .await;
     let guard = lock(&locks, "held").await;
     std::fs::write(&file, "second\n").expect("a file");
     for server in &three.servers {
@@ -186,7 +192,9 @@ async fn the_user_of_the_readme_may_do_everything_that_is_needed() {
     for (parameters, lease) in [("?persistent=true", 3), ("?longest_lease=2s", 2)] {
         let url = three.url(parameters);
         let url = url.replace("redlock://", "redlock://locker:password@");
-        let settings = Settings::new().lease(seconds(lease)).outage(seconds(30));
+        let settings = Settings::new()
+            .lease(seconds(lease))
+            .retry_unreachable_for(seconds(30));
         let (locks, other) = (
             client_with(&url, settings.clone()).await,
             client_with(&url, settings).await,

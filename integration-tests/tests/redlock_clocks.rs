@@ -1,4 +1,4 @@
-//! R34: what a quorum is worth when the clocks of its nodes are moved. The clocks are really moved, under running servers.
+//! What a quorum is worth when the clocks of its nodes are moved. The clocks are really moved, under running servers.
 
 #![allow(
     clippy::expect_used,
@@ -10,7 +10,7 @@
 mod redis_support;
 mod redlock_support;
 
-use dlock_core::backend::{Attempt, Backend};
+use dlock_core::backend::{Backend, Outcome};
 use dlock_core::{Guard, Locks, Released, Settings};
 use integration_tests::{Clock, FaultProxy, Redis, RedisServer, Reply};
 use redis_support::{SOON, lock};
@@ -228,7 +228,7 @@ async fn clocks_set_back_keep_a_dead_holders_lock_and_only_a_quorum_of_them_matt
         let request = request("a").with_lease(seconds(lease.unsigned_abs()));
         let held = redlock.try_acquire(&request).await.expect("an answer");
         // Nobody renews it, and nobody gives it back.
-        assert!(matches!(held, Attempt::Held(_)), "{held:?}");
+        assert!(matches!(held, Outcome::Held(_)), "{held:?}");
     };
     let all = |offsets: [i64; 3]| {
         let three = &three;
@@ -256,7 +256,7 @@ async fn clocks_set_back_keep_a_dead_holders_lock_and_only_a_quorum_of_them_matt
     cycle(&other, "a").await;
 }
 
-/// A node that restarted is told by its uptime, which is the server's clock less the moment of its start (R33): the known hole of a
+/// A node that restarted is told by its uptime, which is the server's clock less the moment of its start: the known hole of a
 /// restart without data together with a clock that is set forward.
 #[tokio::test]
 async fn a_clock_that_jumps_makes_a_node_that_just_started_look_old() {

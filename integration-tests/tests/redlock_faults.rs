@@ -14,7 +14,7 @@ mod redlock_support;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dlock_core::backend::{Attempt, Backend};
+use dlock_core::backend::{Backend, Outcome};
 use dlock_core::{ErrorKind, LossReason, Released, Settings};
 use integration_tests::{FaultProxy, Redis, RedisServer};
 use redis_support::{SOON, lock, number};
@@ -130,13 +130,13 @@ async fn frozen_nodes_without_which_there_is_no_quorum_cost_their_time_out() {
     for server in &five.servers[..3] {
         server.thaw();
     }
-    let settings = Settings::new().outage(seconds(20));
+    let settings = Settings::new().retry_unreachable_for(seconds(20));
     let patient = locks.with(settings).expect("good settings");
     cycle(&patient, "a").await;
     clean(&five).await;
 }
 
-/// R31: a grant whose answer was lost counts nowhere and stays nowhere.
+/// C15: a grant whose answer was lost counts nowhere and stays nowhere.
 #[tokio::test]
 async fn grants_whose_answers_were_lost_are_freed() {
     let five = start(5).await.expect("servers");
@@ -196,13 +196,15 @@ async fn a_node_never_looks_older_than_it_is() {
     }
 }
 
-/// R33: a node that came back without its data does not count until the longest lease has passed.
+/// A node that came back without its data does not count until the longest lease has passed.
 #[tokio::test]
 async fn a_node_restarted_empty_does_not_count_for_the_longest_lease() {
     // A busy machine may take its time to answer.
     const PARAMETERS: &str = "?longest_lease=3s&node_timeout=1s";
     let three = start(3).await.expect("servers");
-    let settings = Settings::new().lease(seconds(3)).outage(seconds(20));
+    let settings = Settings::new()
+        .lease(seconds(3))
+        .retry_unreachable_for(seconds(20));
     // Nobody knows whether they had other data a moment ago.
     let other = client_with(&three.url(PARAMETERS), settings.clone()).await;
     let mutex = other.mutex("a").expect("a name");
@@ -246,7 +248,9 @@ async fn a_node_restarted_empty_does_not_count_for_the_longest_lease() {
 async fn a_holder_that_lost_its_quorum_to_a_restart_knows_it() {
     const PARAMETERS: &str = "?longest_lease=3s";
     let three = start(3).await.expect("servers");
-    let settings = Settings::new().lease(seconds(3)).outage(seconds(20));
+    let settings = Settings::new()
+        .lease(seconds(3))
+        .retry_unreachable_for(seconds(20));
     let locks = client_with(&three.url(PARAMETERS), settings.clone()).await;
     let guard = lock(&locks, "a").await;
     let old = guard.token();
@@ -301,7 +305,7 @@ async fn nodes_that_keep_their_data_may_restart_under_a_hold() {
 async fn a_node_that_forgot_a_hold_is_repaired_and_counts_when_others_vouch_for_it() {
     let three = start(3).await.expect("servers");
     let redlock = backend(&three.url(PERSISTENT)).await;
-    let Attempt::Held(lease) = redlock.try_acquire(&request("a")).await.expect("an answer") else {
+    let Outcome::Held(lease) = redlock.try_acquire(&request("a")).await.expect("an answer") else {
         panic!("free");
     };
     let lease = Arc::new(lease);
@@ -365,7 +369,7 @@ async fn a_node_that_forgot_a_hold_is_repaired_and_counts_when_others_vouch_for_
         redlock.release(&lease).await.expect("release"),
         Released::Freed
     );
-    let Attempt::Held(next) = redlock.try_acquire(&request("a")).await.expect("an answer") else {
+    let Outcome::Held(next) = redlock.try_acquire(&request("a")).await.expect("an answer") else {
         panic!("free");
     };
     assert!(next.token() > lease.token());
@@ -397,7 +401,7 @@ async fn abandon_is_confirmed_by_a_quorum_and_finished_later() {
     let five = start(5).await.expect("servers");
     let redlock = backend(&five.url("?persistent=true&node_timeout=300ms")).await;
     let attempt = request("a");
-    let Attempt::Held(_) = redlock.try_acquire(&attempt).await.expect("an answer") else {
+    let Outcome::Held(_) = redlock.try_acquire(&attempt).await.expect("an answer") else {
         panic!("free");
     };
     five.servers[0].freeze();
@@ -407,7 +411,7 @@ async fn abandon_is_confirmed_by_a_quorum_and_finished_later() {
         .await
         .expect("three of five confirm");
     let other = request("a");
-    let Attempt::Held(lease) = redlock.try_acquire(&other).await.expect("an answer") else {
+    let Outcome::Held(lease) = redlock.try_acquire(&other).await.expect("an answer") else {
         panic!("an abandoned attempt is in the way");
     };
     assert_eq!(
@@ -426,7 +430,7 @@ async fn abandon_is_confirmed_by_a_quorum_and_finished_later() {
     clean(&five).await;
     // And it is refused when it asks again.
     let again = redlock.try_acquire(&attempt).await;
-    assert!(!matches!(again, Ok(Attempt::Held(_))), "{again:?}");
+    assert!(!matches!(again, Ok(Outcome::Held(_))), "{again:?}");
 }
 
 /// What a node remembers of attempts that it is to refuse.

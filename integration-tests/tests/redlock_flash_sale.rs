@@ -1,4 +1,4 @@
-//! R1 on a quorum: 50 workers in 3 processes, while a node is killed and comes back.
+//! The flash sale on a quorum: 50 workers in 3 processes, while a node is killed and comes back.
 
 #![allow(
     clippy::expect_used,
@@ -59,7 +59,7 @@ async fn one_process_of_the_sale() {
     let Some(job) = Sale::job() else { return };
     let settings = Settings::new()
         .lease(Duration::from_secs(2))
-        .outage(Duration::from_secs(30));
+        .retry_unreachable_for(Duration::from_secs(30));
     let locks = client_with(&job[2], settings).await;
     Sale::tell(sell(locks, &job[1], job[0].parse().expect("a number")).await);
 }

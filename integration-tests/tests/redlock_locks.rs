@@ -76,7 +76,7 @@ async fn tokens_agree_in_one_round_and_counters_that_differ_are_raised() {
     assert!(token > last);
 }
 
-/// R32: contenders that ask at the same moment split the votes, again and again, and all are served.
+/// Contenders that ask at the same moment split the votes, again and again, and all are served.
 #[tokio::test]
 async fn fifty_contenders_are_all_served() {
     let five = start(5).await.expect("servers");
@@ -220,7 +220,7 @@ async fn a_list_among_many_foreign_keys_is_complete_and_in_nobodys_way() {
         tokio::select! {
             () = &mut list => break,
             () = tokio::time::sleep(ms(150)) => {
-                let outage = Settings::new().outage(seconds(60));
+                let outage = Settings::new().retry_unreachable_for(seconds(60));
                 cycle(&locks.with(outage).expect("good settings"), "other").await;
                 cycles += 1;
             }

@@ -12,7 +12,7 @@ mod redlock_support;
 
 use std::sync::Arc;
 
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal};
 use dlock_core::{Released, Settings};
 use dlock_redlock::RedlockBackend;
 use integration_tests::{Clock, Direction, FaultProxy, Redis, RedisServer};
@@ -76,7 +76,7 @@ impl Bare {
 
 async fn take(backend: &RedlockBackend, name: &str) -> Arc<Lease> {
     match backend.try_acquire(&request(name)).await {
-        Ok(Attempt::Held(lease)) => Arc::new(lease),
+        Ok(Outcome::Held(lease)) => Arc::new(lease),
         other => panic!("it is free: {other:?}"),
     }
 }
@@ -169,11 +169,11 @@ async fn late_grants_to_a_reader_are_vouched_for_before_its_first_renewal() {
             .with_lease(seconds(10))
     };
     third.pause(Direction::ToServer);
-    let Ok(Attempt::Held(lease)) = late.try_acquire(&reader()).await else {
+    let Ok(Outcome::Held(lease)) = late.try_acquire(&reader()).await else {
         panic!("two of three");
     };
     let lease = Arc::new(lease);
-    let Ok(Attempt::Held(_)) = other.try_acquire(&reader()).await else {
+    let Ok(Outcome::Held(_)) = other.try_acquire(&reader()).await else {
         panic!("readers share");
     };
     held_at(&three.servers[2], 1).await;

@@ -13,7 +13,7 @@ mod redlock_support;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dlock_core::backend::{Attempt, Backend, Renewal};
+use dlock_core::backend::{Backend, Outcome, Renewal};
 use dlock_core::{ErrorKind, Name};
 use integration_tests::{FaultProxy, Redis, until};
 use redis_support::SOON;
@@ -52,7 +52,7 @@ async fn one_server_under_two_names_never_counts_twice() {
         let wish = request("a").with_lease(seconds(1));
         let lease = integration_tests::until("two real servers of three names", SOON, || async {
             match redlock.try_acquire(&wish).await {
-                Ok(Attempt::Held(lease)) => Ok(Arc::new(lease)),
+                Ok(Outcome::Held(lease)) => Ok(Arc::new(lease)),
                 other => Err(integration_tests::Error::answer(
                     "take",
                     format!("{other:?}"),

@@ -11,7 +11,7 @@ mod zk_support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, Backend, Renewal, Request};
+use dlock_core::backend::{Backend, Outcome, Renewal, Request};
 use dlock_core::{Clock, Mode, Name, Order, Released, Settings, SystemClock};
 use integration_tests::{Direction, FaultProxy, ZooKeeper, ZooKeeperEnsemble, ZooKeeperServer};
 use tokio::time::{sleep, timeout};
@@ -51,8 +51,8 @@ async fn place_of_another_session_is_not_taken_for_our_own() {
     let request = Request::new(name, Mode::Exclusive, Arc::new(SystemClock));
     // One attempt, asked through two sessions, as if the first one had ended here and not yet at the server.
     let held = first.acquire(&request).await.expect("an answer");
-    assert!(matches!(held, Attempt::Held(_)), "{held:?}");
-    let Attempt::Held(lease) = second.acquire(&request).await.expect("an answer") else {
+    assert!(matches!(held, Outcome::Held(_)), "{held:?}");
+    let Outcome::Held(lease) = second.acquire(&request).await.expect("an answer") else {
         panic!("its own attempt is in its way");
     };
     first.close().await.expect("close");

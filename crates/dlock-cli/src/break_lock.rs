@@ -6,10 +6,10 @@ use dlocks::{Capability, LockInfo, Settings};
 use serde_json::json;
 
 use crate::connect::{Store, leave};
-use crate::exit::{Failure, Outcome, USAGE, say};
+use crate::exit::{ExitResult, Failure, USAGE, say};
 use crate::show;
 
-pub(crate) async fn run(store: &Store, name: &str, yes: bool) -> Outcome {
+pub(crate) async fn run(store: &Store, name: &str, yes: bool) -> ExitResult {
     let locks = store.connect(Settings::new()).await?;
     // Who may break a lock may not be allowed to see it, and not every store shows all that holds it: what is seen is for the
     // question, and decides nothing when the answer is given already.

@@ -67,7 +67,7 @@ pub(crate) fn end_by(number: i32) -> u8 {
 }
 
 /// The exit code, or the line to print with one.
-pub(crate) type Outcome = Result<u8, Failure>;
+pub(crate) type ExitResult = Result<u8, Failure>;
 
 #[derive(Debug)]
 pub(crate) struct Failure {

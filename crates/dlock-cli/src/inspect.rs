@@ -3,10 +3,10 @@
 use dlocks::{LockInfo, Settings};
 
 use crate::connect::{Store, leave};
-use crate::exit::Outcome;
+use crate::exit::ExitResult;
 use crate::show;
 
-pub(crate) async fn run(store: &Store, name: &str) -> Outcome {
+pub(crate) async fn run(store: &Store, name: &str) -> ExitResult {
     let locks = store.connect(Settings::new()).await?;
     let lock = locks.inspect(name).await?;
     if store.json {

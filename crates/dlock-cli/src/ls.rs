@@ -4,10 +4,10 @@ use dlocks::Settings;
 use serde_json::Value;
 
 use crate::connect::{Store, leave};
-use crate::exit::{Outcome, say};
+use crate::exit::{ExitResult, say};
 use crate::show;
 
-pub(crate) async fn run(store: &Store, prefix: &str) -> Outcome {
+pub(crate) async fn run(store: &Store, prefix: &str) -> ExitResult {
     let locks = store.connect(Settings::new()).await?;
     let found = locks.list(prefix).await?;
     if store.json {

@@ -7,15 +7,15 @@ use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
 use crate::cli::Cli;
-use crate::exit::{Failure, Outcome, UNAVAILABLE};
+use crate::exit::{ExitResult, Failure, UNAVAILABLE};
 
-pub(crate) fn completions(shell: clap_complete::Shell) -> Outcome {
+pub(crate) fn completions(shell: clap_complete::Shell) -> ExitResult {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut shown(Cli::command()), "dlock", &mut text);
     write_out(&text)
 }
 
-pub(crate) fn pages(folder: Option<&Path>) -> Outcome {
+pub(crate) fn pages(folder: Option<&Path>) -> ExitResult {
     let command = shown(Cli::command());
     let Some(folder) = folder else {
         let mut text = Vec::new();
@@ -54,7 +54,7 @@ fn shown(command: Command) -> Command {
         .subcommands(kept)
 }
 
-fn write_out(text: &[u8]) -> Outcome {
+fn write_out(text: &[u8]) -> ExitResult {
     let mut out = std::io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(failed(error)),

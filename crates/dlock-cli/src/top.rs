@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::time;
 use crate::connect::{Store, leave};
-use crate::exit::{Failure, Outcome, UNAVAILABLE};
+use crate::exit::{ExitResult, Failure, UNAVAILABLE};
 use crate::show;
 
 #[derive(Debug, Args)]
@@ -27,7 +27,7 @@ pub(crate) struct TopArgs {
     count: Option<u64>,
 }
 
-pub(crate) async fn run(store: &Store, args: &TopArgs) -> Outcome {
+pub(crate) async fn run(store: &Store, args: &TopArgs) -> ExitResult {
     if args.interval < Duration::from_millis(10) {
         return Err(Failure::usage("--interval must be 10ms or more"));
     }

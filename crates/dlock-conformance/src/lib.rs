@@ -29,7 +29,7 @@ pub use case::{Case, Clause, Need};
 pub use cases::cases;
 pub use harness::{Ability, Fault, Faulty, Harness, Residue, Timings};
 pub use report::{Line, Report};
-pub use run::{Outcome, check};
+pub use run::{CaseResult, check};
 pub use suite::{main, main_all};
 
 pub(crate) use world::World;

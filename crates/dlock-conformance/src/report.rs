@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::{Clause, Outcome};
+use crate::{CaseResult, Clause};
 
 /// How the cases ended, for people (`Display`) and for programs ([`Report::to_json`]).
 #[derive(Debug, Clone, Default)]
@@ -25,7 +25,7 @@ pub struct Line {
     /// The case.
     pub case: &'static str,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: CaseResult,
     /// How long it took.
     pub time: Duration,
 }
@@ -38,11 +38,11 @@ struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, outcome: &Outcome) {
+    fn add(&mut self, outcome: &CaseResult) {
         match outcome {
-            Outcome::Passed => self.passed += 1,
-            Outcome::Skipped(_) => self.skipped += 1,
-            Outcome::Failed(_) => self.failed += 1,
+            CaseResult::Passed => self.passed += 1,
+            CaseResult::Skipped(_) => self.skipped += 1,
+            CaseResult::Failed(_) => self.failed += 1,
         }
     }
 }
@@ -62,9 +62,9 @@ impl Report {
             .map(|line| {
                 counts.add(&line.outcome);
                 let (outcome, detail) = match &line.outcome {
-                    Outcome::Passed => ("passed", None),
-                    Outcome::Skipped(reason) => ("skipped", Some(reason)),
-                    Outcome::Failed(text) => ("failed", Some(text)),
+                    CaseResult::Passed => ("passed", None),
+                    CaseResult::Skipped(reason) => ("skipped", Some(reason)),
+                    CaseResult::Failed(text) => ("failed", Some(text)),
                 };
                 json!({
                     "harness": line.harness,
@@ -121,7 +121,7 @@ impl fmt::Display for Report {
             )?;
             let mut skipped: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
             for line in &lines {
-                if let Outcome::Skipped(reason) = &line.outcome {
+                if let CaseResult::Skipped(reason) = &line.outcome {
                     skipped.entry(reason).or_default().push(line.case);
                 }
             }
@@ -145,7 +145,7 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
 
-    fn line(clause: Clause, case: &'static str, outcome: Outcome) -> Line {
+    fn line(clause: Clause, case: &'static str, outcome: CaseResult) -> Line {
         Line {
             harness: "toy".to_owned(),
             clause,
@@ -158,9 +158,9 @@ mod tests {
     fn report() -> Report {
         let mut report = Report {
             lines: vec![
-                line(Clause::C10, "late", Outcome::Failed("why".to_owned())),
-                line(Clause::C2, "good", Outcome::Passed),
-                line(Clause::C2, "gone", Outcome::Skipped("no way".to_owned())),
+                line(Clause::C10, "late", CaseResult::Failed("why".to_owned())),
+                line(Clause::C2, "good", CaseResult::Passed),
+                line(Clause::C2, "gone", CaseResult::Skipped("no way".to_owned())),
             ],
         };
         report.sort();

@@ -10,7 +10,7 @@ use crate::{Case, Harness, Need, World, cases};
 
 /// How a case ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CaseResult {
     /// The property holds.
     Passed,
     /// It could not be tested, and why.
@@ -19,7 +19,7 @@ pub enum Outcome {
     Failed(String),
 }
 
-impl Outcome {
+impl CaseResult {
     /// Whether the property holds.
     pub fn is_passed(&self) -> bool {
         *self == Self::Passed
@@ -38,7 +38,7 @@ impl Outcome {
 /// # Panics
 ///
 /// When there is no case of that name.
-pub fn check(harness: &Arc<dyn Harness>, case: &str) -> Outcome {
+pub fn check(harness: &Arc<dyn Harness>, case: &str) -> CaseResult {
     let case = cases()
         .find(|known| known.name == case)
         .unwrap_or_else(|| panic!("there is no case {case:?}: see dlock_conformance::cases()"));
@@ -48,7 +48,7 @@ pub fn check(harness: &Arc<dyn Harness>, case: &str) -> Outcome {
 /// Longer than any case should take to stop after it was told to.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-pub(crate) fn run(harness: &Arc<dyn Harness>, case: &'static Case) -> (Outcome, Duration) {
+pub(crate) fn run(harness: &Arc<dyn Harness>, case: &'static Case) -> (CaseResult, Duration) {
     catch_panics();
     let _shared;
     let _alone;
@@ -69,13 +69,13 @@ pub(crate) fn run(harness: &Arc<dyn Harness>, case: &'static Case) -> (Outcome, 
         }
     });
     let outcome = match spawned {
-        Err(error) => Outcome::Failed(format!("no thread for the case: {error}")),
+        Err(error) => CaseResult::Failed(format!("no thread for the case: {error}")),
         Ok(_) => match told.recv_timeout(limit + LAST_WORDS) {
             Ok(outcome) => outcome,
             Err(RecvTimeoutError::Timeout) => {
-                Outcome::Failed(format!("hangs: a thread is blocked, still after {limit:?}"))
+                CaseResult::Failed(format!("hangs: a thread is blocked, still after {limit:?}"))
             }
-            Err(RecvTimeoutError::Disconnected) => Outcome::Failed(String::new()),
+            Err(RecvTimeoutError::Disconnected) => CaseResult::Failed(String::new()),
         },
     };
     let outcome = explained(with_panics(outcome, &thread), case);
@@ -90,7 +90,7 @@ fn in_runtime(
     case: &'static Case,
     thread: String,
     limit: Duration,
-) -> Outcome {
+) -> CaseResult {
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name(thread)
@@ -98,37 +98,37 @@ fn in_runtime(
         .build()
     {
         Ok(runtime) => runtime,
-        Err(error) => return Outcome::Failed(format!("no runtime for the case: {error}")),
+        Err(error) => return CaseResult::Failed(format!("no runtime for the case: {error}")),
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(async {
             tokio::time::timeout(limit, attempt(harness.clone(), case))
                 .await
-                .unwrap_or_else(|_| Outcome::Failed(format!("hangs: not done after {limit:?}")))
+                .unwrap_or_else(|_| CaseResult::Failed(format!("hangs: not done after {limit:?}")))
         })
     }));
     runtime.shutdown_timeout(Duration::from_millis(500));
-    outcome.unwrap_or_else(|_| Outcome::Failed(String::new()))
+    outcome.unwrap_or_else(|_| CaseResult::Failed(String::new()))
 }
 
-async fn attempt(harness: Arc<dyn Harness>, case: &'static Case) -> Outcome {
+async fn attempt(harness: Arc<dyn Harness>, case: &'static Case) -> CaseResult {
     let probe = match harness.connect().await {
         Ok(probe) => probe,
-        Err(error) => return Outcome::Failed(format!("no connection to the store: {error}")),
+        Err(error) => return CaseResult::Failed(format!("no connection to the store: {error}")),
     };
     let capabilities = probe.capabilities().clone();
     let identity = probe.identity().to_owned();
     if let Err(error) = probe.close().await {
-        return Outcome::Failed(format!("a client without locks cannot be closed: {error}"));
+        return CaseResult::Failed(format!("a client without locks cannot be closed: {error}"));
     }
     drop(probe);
     if let Some(reason) = case.missing(&capabilities, harness.as_ref()) {
-        return Outcome::Skipped(reason);
+        return CaseResult::Skipped(reason);
     }
     let world = World::new(harness, capabilities, identity);
     match (case.run)(world).await {
-        Ok(()) => Outcome::Passed,
-        Err(error) => Outcome::Failed(format!("unexpected error: {error}")),
+        Ok(()) => CaseResult::Passed,
+        Err(error) => CaseResult::Failed(format!("unexpected error: {error}")),
     }
 }
 
@@ -163,9 +163,9 @@ fn catch_panics() {
 }
 
 /// What was expected, what came, and where to look.
-fn explained(outcome: Outcome, case: &Case) -> Outcome {
+fn explained(outcome: CaseResult, case: &Case) -> CaseResult {
     match outcome {
-        Outcome::Failed(came) => Outcome::Failed(format!(
+        CaseResult::Failed(came) => CaseResult::Failed(format!(
             "expected: {}\n    came: {came}\n   cause, usually: {}",
             case.name.replace('_', " "),
             case.cause
@@ -174,7 +174,7 @@ fn explained(outcome: Outcome, case: &Case) -> Outcome {
     }
 }
 
-fn with_panics(outcome: Outcome, thread: &str) -> Outcome {
+fn with_panics(outcome: CaseResult, thread: &str) -> CaseResult {
     let seen = panics()
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
@@ -183,8 +183,10 @@ fn with_panics(outcome: Outcome, thread: &str) -> Outcome {
     let first = seen.iter().find(|panic| !panic.contains(ON_PURPOSE));
     match (outcome, first) {
         // The first panic is the cause of those that follow.
-        (Outcome::Failed(text), Some(first)) if text.is_empty() => Outcome::Failed(first.clone()),
-        (Outcome::Failed(text), Some(first)) => Outcome::Failed(format!("{text}\n{first}")),
+        (CaseResult::Failed(text), Some(first)) if text.is_empty() => {
+            CaseResult::Failed(first.clone())
+        }
+        (CaseResult::Failed(text), Some(first)) => CaseResult::Failed(format!("{text}\n{first}")),
         (outcome, _) => outcome,
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::run::run;
-use crate::{Harness, Line, Outcome, Report, cases, process, worker};
+use crate::{CaseResult, Harness, Line, Report, cases, process, worker};
 
 /// Most cases wait most of the time, so more of them run at once than there are processors.
 const AT_ONCE: usize = 12;
@@ -55,9 +55,11 @@ fn all(harnesses: Vec<Arc<dyn Harness>>, prefix: bool) -> ExitCode {
                         time,
                     });
                 match outcome {
-                    Outcome::Passed => Ok(Completion::Completed),
-                    Outcome::Skipped(reason) => Ok(Completion::ignored_with(reason)),
-                    Outcome::Failed(text) => Err(Failed::from(format!("{}: {text}", case.clause))),
+                    CaseResult::Passed => Ok(Completion::Completed),
+                    CaseResult::Skipped(reason) => Ok(Completion::ignored_with(reason)),
+                    CaseResult::Failed(text) => {
+                        Err(Failed::from(format!("{}: {text}", case.clause)))
+                    }
                 }
             });
             trials.push(trial.with_kind(case.clause.to_string()));

@@ -74,7 +74,7 @@ impl World {
     pub(crate) fn validity(&self) -> Duration {
         let lease = self.lease();
         let margin = lease / 100 + Duration::from_millis(2);
-        lease.saturating_sub(margin + self.capabilities.early_end)
+        lease.saturating_sub(margin + self.capabilities.early_expiry)
     }
 
     /// Settings with a lease that outlasts the case, where the request can choose it.

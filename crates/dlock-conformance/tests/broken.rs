@@ -13,7 +13,7 @@ mod threads;
 use std::sync::Arc;
 
 use defects::*;
-use dlock_conformance::{Case, Clause, Harness, Outcome, Timings, cases, check};
+use dlock_conformance::{Case, CaseResult, Clause, Harness, Timings, cases, check};
 use threads::at_once;
 
 struct Broken {
@@ -142,9 +142,9 @@ fn the_wrapper_without_a_defect_passes_everything() {
         .iter()
         .zip(outcomes)
         .filter(|(_, outcome)| match outcome {
-            Outcome::Passed => false,
-            Outcome::Skipped(reason) => !reason.contains("a process has one clock"),
-            Outcome::Failed(_) => true,
+            CaseResult::Passed => false,
+            CaseResult::Skipped(reason) => !reason.contains("a process has one clock"),
+            CaseResult::Failed(_) => true,
         })
         .map(|(case, outcome)| format!("{case:?}: {outcome:?}"))
         .collect();

@@ -12,7 +12,7 @@ mod docs;
 mod stranger;
 mod threads;
 
-use dlock_conformance::{Case, Outcome, cases, check};
+use dlock_conformance::{Case, CaseResult, cases, check};
 use stranger::{BUGS, Bug, Planted};
 use threads::at_once;
 
@@ -44,7 +44,7 @@ fn every_planted_bug_is_caught_by_its_case() {
         .collect();
     // A failure says what was expected, what came, and what usually causes it.
     for (outcome, (bug, ..)) in outcomes.iter().zip(&caught) {
-        if let Outcome::Failed(text) = outcome {
+        if let CaseResult::Failed(text) = outcome {
             let told = ["expected: ", "came: ", "cause, usually: "];
             assert!(
                 told.iter().all(|part| text.contains(part)),

@@ -9,8 +9,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_conformance::{Harness, Outcome, Timings, async_trait, cases, check};
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_conformance::{CaseResult, Harness, Timings, async_trait, cases, check};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{Capabilities, Liveness, Reach, Released, Result, WakeUp};
 use dlock_memory::MemoryBackend;
 
@@ -31,10 +31,10 @@ impl Backend for Minimal {
         self.store.identity()
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         let attempt = self.store.try_acquire(request).await?;
         Ok(match attempt {
-            Attempt::Held(lease) => Attempt::Held(Lease::new(request, lease.from())),
+            Outcome::Held(lease) => Outcome::Held(Lease::new(request, lease.counted_from())),
             busy => busy,
         })
     }
@@ -83,7 +83,7 @@ impl Harness for Poor {
 }
 
 /// The outcomes of all cases, and none of them a failure.
-fn run(liveness: Liveness, reach: Reach) -> Vec<(&'static str, Outcome)> {
+fn run(liveness: Liveness, reach: Reach) -> Vec<(&'static str, CaseResult)> {
     let poor: Arc<dyn Harness> = Arc::new(Poor {
         store: MemoryBackend::new(),
         liveness,
@@ -112,10 +112,10 @@ fn run(liveness: Liveness, reach: Reach) -> Vec<(&'static str, Outcome)> {
     outcomes
 }
 
-fn reason(outcomes: &[(&'static str, Outcome)], case: &str) -> String {
+fn reason(outcomes: &[(&'static str, CaseResult)], case: &str) -> String {
     let (_, outcome) = outcomes.iter().find(|(name, _)| *name == case).unwrap();
     match outcome {
-        Outcome::Skipped(reason) => reason.clone(),
+        CaseResult::Skipped(reason) => reason.clone(),
         other => panic!("{case}: {other:?}"),
     }
 }
@@ -157,7 +157,7 @@ fn a_test_without_our_main_cannot_start_helpers() {
         reach: Reach::Network,
     });
     let outcome = check(&far, "holder_killed_frees_lock_within_lease");
-    let Outcome::Skipped(reason) = outcome else {
+    let CaseResult::Skipped(reason) = outcome else {
         panic!("{outcome:?}");
     };
     assert!(reason.contains("dlock_conformance::main"), "{reason}");

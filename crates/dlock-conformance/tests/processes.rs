@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use dlock_conformance::proxy::ProxyFault;
 use dlock_conformance::{Ability, Faulty, Harness, Residue, async_trait, process};
-use dlock_core::backend::{Attempt, Backend, Busy, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Busy, Lease, Outcome, Renewal, Request};
 use dlock_core::{
     Capabilities, Error, ErrorKind, HeldNow, LossReason, Name, Released, Result, WakeUp,
 };
@@ -208,11 +208,11 @@ impl Backend for Tiny {
         &self.identity
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         let from = request.now();
         match self.ask(What::Acquire, request).await? {
-            Reply::Yes(token) => Ok(Attempt::Held(Lease::new(request, from).with_token(token))),
-            Reply::No => Ok(Attempt::Busy(Busy::default())),
+            Reply::Yes(token) => Ok(Outcome::Held(Lease::new(request, from).with_token(token))),
+            Reply::No => Ok(Outcome::Busy(Busy::default())),
             Reply::Abandoned => {
                 let error = Error::new(ErrorKind::Store, "this attempt was abandoned");
                 Err(error.with_held(HeldNow::No))

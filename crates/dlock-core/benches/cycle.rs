@@ -57,7 +57,7 @@ fn uncontended(c: &mut Criterion) {
                 for _ in 0..rounds {
                     let request =
                         Request::new(name.clone(), Mode::Exclusive, Arc::new(SystemClock));
-                    let Ok(dlock_core::backend::Attempt::Held(lease)) =
+                    let Ok(dlock_core::backend::Outcome::Held(lease)) =
                         backend.try_acquire(&request).await
                     else {
                         continue;

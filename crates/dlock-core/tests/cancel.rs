@@ -118,7 +118,7 @@ async fn a_lost_reply_neither_leaks_nor_lies() {
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_waited_for_only_so_long() {
     let world = World::new();
-    let (locks, control) = world.client_with(Settings::new().outage(seconds(3)));
+    let (locks, control) = world.client_with(Settings::new().retry_unreachable_for(seconds(3)));
     control.cut();
     let start = world.clock.now();
     let error = locks.mutex("x").unwrap().lock().await.unwrap_err();

@@ -272,7 +272,10 @@ async fn schedule(seed: u64) -> History {
     .into_iter()
     .map(|(order, linger)| {
         let settings = Settings::new().lease(LEASE).trip_timeout(millis(300));
-        let settings = settings.outage(seconds(1)).order(order).linger(linger);
+        let settings = settings
+            .retry_unreachable_for(seconds(1))
+            .order(order)
+            .linger(linger);
         let plain = order == Order::ByClient && linger.is_zero();
         world.client_with(settings.readers_join(plain && readers_join(seed)))
     })

@@ -61,7 +61,7 @@ async fn two_results_are_one() {
         }
     }
     let world = World::new();
-    let (locks, control) = world.client_with(Settings::new().outage(Duration::ZERO));
+    let (locks, control) = world.client_with(Settings::new().retry_unreachable_for(Duration::ZERO));
     let mutex = locks.mutex("x").unwrap();
     let sold = async |_: &dlock_core::Guard| Err::<u32, _>(Shop::SoldOut);
     assert_eq!(mutex.run(sold).await.flat(), Err(Shop::SoldOut));
@@ -75,7 +75,9 @@ async fn two_results_are_one() {
 #[tokio::test(start_paused = true)]
 async fn settings_that_are_not_set_are_kept() {
     let world = World::new();
-    let settings = Settings::new().lease(seconds(7)).outage(seconds(2));
+    let settings = Settings::new()
+        .lease(seconds(7))
+        .retry_unreachable_for(seconds(2));
     let (locks, control) = world.client_with(settings);
     let named = locks.with(Settings::new().label("nightly")).unwrap();
     assert_eq!(named.lease(), seconds(7));

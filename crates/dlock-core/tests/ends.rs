@@ -173,7 +173,7 @@ async fn no_duration_makes_anything_panic() {
     let most = Duration::MAX;
     let world = World::new();
     let settings = Settings::new()
-        .outage(most)
+        .retry_unreachable_for(most)
         .wait_at_most(most)
         .max_hold(most)
         .warn_after(most);

@@ -186,7 +186,7 @@ async fn a_loss_is_told_to_whoever_is_in_and_to_nobody_before() {
 #[tokio::test(start_paused = true)]
 async fn what_may_be_over_is_not_passed_on() {
     let world = World::new();
-    let (locks, control) = world.client_with(long().outage(seconds(60)));
+    let (locks, control) = world.client_with(long().retry_unreachable_for(seconds(60)));
     let mutex = locks.mutex("x").unwrap();
     // Its time is up: it is lost, and the next one asks the store.
     let first = mutex.lock().await.unwrap();

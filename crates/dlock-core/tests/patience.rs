@@ -19,7 +19,7 @@ use tokio::time::Instant;
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_one_patience_for_all_local_waiters() {
     let world = World::new();
-    let (locks, control) = world.client_with(Settings::new().outage(seconds(10)));
+    let (locks, control) = world.client_with(Settings::new().retry_unreachable_for(seconds(10)));
     control.cut();
     let start = Instant::now();
     let waits = (0..20).map(|_| async {
@@ -34,7 +34,7 @@ async fn an_outage_is_one_patience_for_all_local_waiters() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_back_in_time_serves_all_who_waited() {
     let world = World::new();
-    let (locks, control) = world.client_with(Settings::new().outage(seconds(10)));
+    let (locks, control) = world.client_with(Settings::new().retry_unreachable_for(seconds(10)));
     control.cut();
     let waits = (0..20).map(|_| async {
         let guard = locks.mutex("x").unwrap().lock().await.unwrap();
@@ -265,7 +265,9 @@ async fn a_backlog_of_undos_costs_no_hold() {
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_not_busy_for_those_behind_a_head_that_was_told_so_before() {
     let world = World::new();
-    let settings = Settings::new().outage(seconds(60)).trip_timeout(seconds(1));
+    let settings = Settings::new()
+        .retry_unreachable_for(seconds(60))
+        .trip_timeout(seconds(1));
     let (locks, control) = world.client_with(settings);
     let holder = world.client();
     let _held = holder.mutex("x").unwrap().lock().await.unwrap();
@@ -287,7 +289,7 @@ async fn an_outage_is_not_busy_for_those_behind_a_head_that_was_told_so_before()
 #[tokio::test(start_paused = true)]
 async fn a_refused_request_does_not_tell_the_line_of_an_outage() {
     let world = World::new();
-    let (locks, control) = world.client_with(Settings::new().outage(Duration::ZERO));
+    let (locks, control) = world.client_with(Settings::new().retry_unreachable_for(Duration::ZERO));
     control.delay_replies(millis(5));
     let two = locks.semaphore("x", 2).unwrap();
     let held = two.acquire().await.unwrap();

@@ -41,7 +41,9 @@ async fn a_grant_that_comes_too_late_is_undone() {
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_came_too_late_leaves_the_call_in_doubt() {
     let world = World::new();
-    let settings = one_second().trip_timeout(seconds(5)).outage(millis(100));
+    let settings = one_second()
+        .trip_timeout(seconds(5))
+        .retry_unreachable_for(millis(100));
     let (locks, control) = world.client_with(settings);
     control.cut();
     let error = locks.mutex("x").unwrap().lock().await.unwrap_err();
@@ -162,7 +164,7 @@ async fn a_lock_that_goes_from_task_to_task_is_busy_and_not_out_of_reach() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_is_not_busy_whoever_held_the_lock_before() {
     let world = World::new();
-    let (locks, control) = world.client_with(one_second().outage(seconds(60)));
+    let (locks, control) = world.client_with(one_second().retry_unreachable_for(seconds(60)));
     let mutex = locks.mutex("x").unwrap();
     let first = mutex.lock().await.unwrap();
     let wait = |patience| {
@@ -186,8 +188,10 @@ async fn a_store_that_fails_is_not_busy_whoever_held_the_lock_before() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_from_before_the_trouble_does_not_make_a_silent_store_busy() {
     let world = World::new();
-    let (locks, control) = world.client_with(one_second().outage(seconds(60)));
-    let impatient = locks.with(Settings::new().outage(millis(1))).unwrap();
+    let (locks, control) = world.client_with(one_second().retry_unreachable_for(seconds(60)));
+    let impatient = locks
+        .with(Settings::new().retry_unreachable_for(millis(1)))
+        .unwrap();
     let impatient = impatient.mutex("x").unwrap();
     let (mutex, other) = (
         locks.mutex("x").unwrap(),

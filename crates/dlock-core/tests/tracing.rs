@@ -82,7 +82,7 @@ async fn a_loss_is_a_warning_with_the_lock_its_token_and_the_reason() {
 async fn an_outage_is_logged_in_the_span_of_its_acquire() {
     let (log, _on) = Log::start();
     let world = World::new();
-    let (locks, control) = world.client_with(Settings::new().outage(seconds(60)));
+    let (locks, control) = world.client_with(Settings::new().retry_unreachable_for(seconds(60)));
     control.cut();
     let waits = {
         let locks = locks.clone();

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use common::{World, millis};
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{Capabilities, Fairness, Guard, Locks, Name, Released, Result, Settings, WakeUp};
 use dlock_memory::{Control, MemoryBackend};
 use tokio::task::JoinHandle;
@@ -43,7 +43,7 @@ impl Backend for NoQueue {
         self.store.identity()
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         self.store.try_acquire(request).await
     }
 
@@ -154,11 +154,11 @@ impl Backend for InOrder {
         self.0.identity()
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         self.0.try_acquire(request).await
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         self.0.acquire(request).await
     }
 
@@ -174,7 +174,7 @@ impl Backend for InOrder {
         self.0.abandon(request).await
     }
 
-    fn keeps_order(&self) -> bool {
+    fn sends_in_order(&self) -> bool {
         true
     }
 }

@@ -4,7 +4,7 @@ mod look;
 
 use std::sync::Arc;
 
-use dlock_core::backend::{Attempt, AttemptId, Busy, Lease, Request};
+use dlock_core::backend::{AttemptId, Busy, Lease, Outcome, Request};
 use dlock_core::{ErrorKind, Mode, kit};
 
 use self::look::Look;
@@ -58,12 +58,12 @@ enum Sent {
 
 impl Store {
     /// Takes the lock if nobody stands in the way; leaves no entry otherwise.
-    pub(crate) async fn try_acquire(&self, request: &Request) -> Result<Attempt, Trouble> {
+    pub(crate) async fn try_acquire(&self, request: &Request) -> Result<Outcome, Trouble> {
         let outcome = self.try_to_hold(request).await;
         self.leave_nothing(request, outcome).await
     }
 
-    async fn try_to_hold(&self, request: &Request) -> Result<Attempt, Trouble> {
+    async fn try_to_hold(&self, request: &Request) -> Result<Outcome, Trouble> {
         let (attempt, mode) = (request.attempt(), request.mode());
         let lock = self.keys.lock(request.name());
         let mut look = Look::Nobody;
@@ -81,7 +81,7 @@ impl Store {
                 if look != Look::Permits
                     || matches!(judge(mode, &lock, &entry, &answer), Place::Holds { .. })
                 {
-                    return self.held(request, entry).map(Attempt::Held);
+                    return self.held(request, entry).map(Outcome::Held);
                 }
                 // Others were quicker, and took the last permits.
                 let certain = self.attempts.doubt(attempt).is_none();
@@ -103,7 +103,7 @@ impl Store {
                     // The same attempt again.
                     let place = Box::pin(self.place(request, &own, None)).await;
                     if let Place::Holds { .. } = place.map_err(Trouble::in_doubt)?.0 {
-                        return self.held(request, own).map(Attempt::Held);
+                        return self.held(request, own).map(Outcome::Held);
                     }
                     let removed = Box::pin(self.remove(attempt, &own.key, None)).await;
                     removed.map_err(Trouble::in_doubt)?;
@@ -124,12 +124,12 @@ impl Store {
     }
 
     /// Takes the lock, or a place in the queue and waits there.
-    pub(crate) async fn acquire(&self, request: &Request) -> Result<Attempt, Trouble> {
+    pub(crate) async fn acquire(&self, request: &Request) -> Result<Outcome, Trouble> {
         let outcome = self.hold_or_wait(request).await;
         self.leave_nothing(request, outcome).await
     }
 
-    async fn hold_or_wait(&self, request: &Request) -> Result<Attempt, Trouble> {
+    async fn hold_or_wait(&self, request: &Request) -> Result<Outcome, Trouble> {
         let admitted = self.crowds.admit(request.name()).await;
         // Where others were met the last time, it would be in vain.
         if request.mode() == Mode::Exclusive
@@ -143,7 +143,7 @@ impl Store {
 
     /// Takes a lock that nobody else wants, without a look at the queue. If this is sent twice the entry may be there nevertheless: the next
     /// request of the attempt finds it.
-    async fn take_if_free(&self, request: &Request) -> Result<Option<Attempt>, Trouble> {
+    async fn take_if_free(&self, request: &Request) -> Result<Option<Outcome>, Trouble> {
         let lock = self.keys.lock(request.name());
         let session = self.sessions.usable().await?;
         let seated = self.attempts.seat(request, &lock, session.id)?;
@@ -155,7 +155,7 @@ impl Store {
         Ok(match sent {
             Sent::Answer(answer) if answer.succeeded => {
                 let entry = Entry::new(seated.key, answer.revision, &session);
-                Some(Attempt::Held(self.held(request, entry)?))
+                Some(Outcome::Held(self.held(request, entry)?))
             }
             _ => None,
         })
@@ -165,7 +165,7 @@ impl Store {
         &self,
         request: &Request,
         admitted: Admitted<'_>,
-    ) -> Result<Attempt, Trouble> {
+    ) -> Result<Outcome, Trouble> {
         if let Some(ahead) = self.lines.last(request.name(), request.mode())
             && let Some(entry) = self.enqueue_behind(request, &ahead).await?
         {
@@ -178,7 +178,7 @@ impl Store {
         let alone = matches!(place, Place::Holds { .. });
         self.attempts.wanted(request.name(), !alone);
         match place {
-            Place::Holds { .. } => self.held(request, entry).map(Attempt::Held),
+            Place::Holds { .. } => self.held(request, entry).map(Outcome::Held),
             Place::Behind(watched) => {
                 request.mark_contended();
                 Box::pin(self.wait(request, entry, Waits::Watch(watched, seen))).await
@@ -254,12 +254,12 @@ impl Store {
     async fn leave_nothing(
         &self,
         request: &Request,
-        outcome: Result<Attempt, Trouble>,
-    ) -> Result<Attempt, Trouble> {
+        outcome: Result<Outcome, Trouble>,
+    ) -> Result<Outcome, Trouble> {
         let attempt = request.attempt();
         let doubt = self.attempts.doubt(attempt).is_some();
         match outcome {
-            Ok(Attempt::Held(lease)) => Ok(Attempt::Held(lease)),
+            Ok(Outcome::Held(lease)) => Ok(Outcome::Held(lease)),
             Err(trouble) if trouble.is_sent() => Err(trouble),
             Err(trouble) if doubt && !trouble.is_lease_gone() => Err(trouble.in_doubt()),
             Ok(busy) if doubt => {
@@ -387,8 +387,8 @@ fn own_entry(
     })
 }
 
-pub(crate) fn busy() -> Attempt {
-    Attempt::Busy(Busy::default())
+pub(crate) fn busy() -> Outcome {
+    Outcome::Busy(Busy::default())
 }
 
 pub(crate) fn removed() -> Trouble {

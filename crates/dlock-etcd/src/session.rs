@@ -195,7 +195,7 @@ impl Sessions {
         Ok(true)
     }
 
-    /// Revokes the lease: everything that hangs on it goes (R62).
+    /// Revokes the lease: everything that hangs on it goes.
     pub(crate) async fn close(&self) -> Result<(), Trouble> {
         self.closed.store(true, Ordering::Release);
         let session = self.current();

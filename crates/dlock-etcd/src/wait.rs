@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, AttemptId, Backoff, Lease, Request};
+use dlock_core::backend::{AttemptId, Backoff, Lease, Outcome, Request};
 use dlock_core::{Mode, Moment, Name};
 
 use crate::acquire::{Entry, Held, busy, removed};
@@ -72,7 +72,7 @@ impl Store {
         request: &Request,
         entry: Entry,
         mut waits: Waits,
-    ) -> Result<Attempt, Trouble> {
+    ) -> Result<Outcome, Trouble> {
         let mut disturbance = Disturbance::none();
         // Until it does not wait any more: those of this client who come after it may stand behind it.
         let _standing = self.lines.stand(request.name(), request.mode(), &entry);
@@ -104,7 +104,7 @@ impl Store {
                         self.attempts.owe_ring(lease.attempt());
                         self.ring(&lease).await;
                     }
-                    return Ok(Attempt::Held(lease));
+                    return Ok(Outcome::Held(lease));
                 }
                 Ok(Next::Stands((Place::Behind(next), revision))) => {
                     waits = Waits::Watch(next, revision);

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use dlocks::{Capability, ErrorKind, FencingToken, Guard, Locks};
 use integration_tests::{EtcdServer, MySqlServer, PostgresServer, RedisServer, ZooKeeperServer};
 
-type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+type BoxResult<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
 // [require]
 /// Ask for it where you need it: a store without tokens is then refused when you connect.
@@ -30,7 +30,7 @@ async fn connect(url: &str) -> Result<Locks, dlocks::Error> {
 // [end]
 
 #[tokio::test]
-async fn a_store_without_tokens_is_refused() -> Outcome {
+async fn a_store_without_tokens_is_refused() -> BoxResult {
     let server = RedisServer::start().await?;
     let guard = connect(&server.url())
         .await?
@@ -45,7 +45,7 @@ async fn a_store_without_tokens_is_refused() -> Outcome {
 }
 
 /// Two holds of one lock: the first one is over, and does not know it yet.
-async fn late_and_now(late: &Locks, now: &Locks) -> Outcome<(Guard, Guard)> {
+async fn late_and_now(late: &Locks, now: &Locks) -> BoxResult<(Guard, Guard)> {
     let first = late.mutex("stock:42")?.lock().await?;
     assert!(now.break_lock("stock:42").await?);
     let second = now.mutex("stock:42")?.lock().await?;
@@ -63,7 +63,7 @@ mod sql {
 
     // [sql]
     /// The row keeps the highest token that has written to it, and refuses a lower one. Whether it was a late holder is the number of rows.
-    async fn sell_one(client: &mut Client, token: FencingToken) -> Outcome {
+    async fn sell_one(client: &mut Client, token: FencingToken) -> BoxResult {
         let token = token
             .as_i64()
             .ok_or("the token does not fit into a bigint")?;
@@ -78,7 +78,7 @@ mod sql {
     // [end]
 
     #[tokio::test]
-    async fn a_row_refuses_a_late_holder() -> Outcome {
+    async fn a_row_refuses_a_late_holder() -> BoxResult {
         let server = PostgresServer::start().await?;
         let url = server.url();
         let (late, now) = (dlocks::connect(&url).await?, dlocks::connect(&url).await?);
@@ -104,7 +104,7 @@ mod sql {
 
     // [sql-many]
     /// Where one lock guards many rows, or rows that must not get a column: the token in a table of its own, in the same transaction.
-    async fn sell_many(client: &mut Client, guard: &Guard) -> Outcome {
+    async fn sell_many(client: &mut Client, guard: &Guard) -> BoxResult {
         let fence = dlocks::postgres::fenced::Fence::new("public", "shop_")?; // its table is made once, by fence.table_sql()
         let token = guard.token().ok_or("this store gives no tokens")?;
         let tx = client.transaction().await?;
@@ -117,7 +117,7 @@ mod sql {
     // [end]
 
     #[tokio::test]
-    async fn a_table_of_tokens_refuses_a_late_holder() -> Outcome {
+    async fn a_table_of_tokens_refuses_a_late_holder() -> BoxResult {
         let server = PostgresServer::start().await?;
         let url = server.url();
         let (late, now) = (dlocks::connect(&url).await?, dlocks::connect(&url).await?);
@@ -143,7 +143,7 @@ mod sql {
     }
 
     #[tokio::test]
-    async fn the_same_statement_holds_on_mysql() -> Outcome {
+    async fn the_same_statement_holds_on_mysql() -> BoxResult {
         use mysql_async::prelude::Queryable;
         let server = MySqlServer::start().await?;
         let url = server.url();
@@ -176,7 +176,7 @@ mod redis {
 
     // [redis]
     /// The key is written by one script that keeps the highest token beside it. `false`: a later holder has written already.
-    async fn set_stock(redis: &RedisBackend, guard: &Guard, items: u32) -> Outcome<bool> {
+    async fn set_stock(redis: &RedisBackend, guard: &Guard, items: u32) -> BoxResult<bool> {
         let token = guard.token().ok_or("style=plain gives no tokens")?;
         let items = items.to_string();
         Ok(redis
@@ -186,7 +186,7 @@ mod redis {
     // [end]
 
     #[tokio::test]
-    async fn a_key_refuses_a_late_holder() -> Outcome {
+    async fn a_key_refuses_a_late_holder() -> BoxResult {
         let server = RedisServer::start().await?;
         let redis = Arc::new(Config::from_url(&server.url())?.connect().await?);
         let late = Locks::new(redis.clone())?;
@@ -213,7 +213,7 @@ mod etcd {
         locks: &EtcdBackend,
         guard: &Guard,
         items: u32,
-    ) -> Outcome<bool> {
+    ) -> BoxResult<bool> {
         let fence = locks.fence(guard).ok_or("a guard of several locks")?;
         let held = Compare::create_revision(fence.key, CompareOp::Equal, fence.create_revision);
         let put = TxnOp::put("stock/42", items.to_string(), None);
@@ -223,7 +223,7 @@ mod etcd {
     // [end]
 
     #[tokio::test]
-    async fn a_key_refuses_a_late_holder() -> Outcome {
+    async fn a_key_refuses_a_late_holder() -> BoxResult {
         let server = EtcdServer::start().await?;
         let config = Config::from_url(&server.url())?;
         let endpoint = config.endpoints().into_iter().next().ok_or("an endpoint")?;
@@ -259,7 +259,7 @@ mod zookeeper {
     // [end]
 
     #[tokio::test]
-    async fn a_node_refuses_a_late_holder() -> Outcome {
+    async fn a_node_refuses_a_late_holder() -> BoxResult {
         let server = ZooKeeperServer::start().await?;
         let config = Config::from_url(&server.url())?;
         let late_store = Arc::new(config.clone().connect().await?);
@@ -314,7 +314,7 @@ mod object_store {
 
     // [object]
     /// The token is in the object's metadata. Read it, refuse if it is higher than ours, and write on condition that nobody has written since.
-    async fn put(bucket: &Bucket, key: &str, token: FencingToken, body: &[u8]) -> Outcome {
+    async fn put(bucket: &Bucket, key: &str, token: FencingToken, body: &[u8]) -> BoxResult {
         loop {
             let (etag, before) = bucket.get(key).await;
             if before.token > token.get() {
@@ -333,7 +333,7 @@ mod object_store {
     // [end]
 
     #[tokio::test]
-    async fn an_object_refuses_a_late_holder() -> Outcome {
+    async fn an_object_refuses_a_late_holder() -> BoxResult {
         let bucket = Bucket::default();
         let store = dlocks::memory::MemoryBackend::new();
         let (late, now) = (
@@ -374,7 +374,7 @@ mod http {
     // [end]
 
     #[tokio::test]
-    async fn a_service_refuses_a_late_holder() -> Outcome {
+    async fn a_service_refuses_a_late_holder() -> BoxResult {
         let mut highest = HashMap::new();
         let store = dlocks::memory::MemoryBackend::new();
         let (late, now) = (

@@ -34,14 +34,14 @@ impl Ask {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum Taken {
     Held { token: u64 },
     Busy { first: bool },
 }
 
 impl Store {
     /// Takes the lock if it is this attempt's turn. With a bell it also stands in the line, and keeps its place.
-    pub(crate) fn attempt(&self, ask: &Ask, bell: Option<&str>) -> Result<Outcome> {
+    pub(crate) fn attempt(&self, ask: &Ask, bell: Option<&str>) -> Result<Taken> {
         let me = self.me()?;
         let key = Key::of(&ask.name);
         let gate = self.gate(&key)?;
@@ -50,7 +50,7 @@ impl Store {
         let state = &mut page.state;
         if let Some(holder) = state.holders.iter().find(|h| h.attempt == ask.attempt) {
             // The same attempt twice is one hold (C15).
-            return Ok(Outcome::Held {
+            return Ok(Taken::Held {
                 token: holder.token,
             });
         }
@@ -76,7 +76,7 @@ impl Store {
             page.write()?;
             // Readers and permits go in one after the other.
             self.wake_next(&page.state);
-            return Ok(Outcome::Held { token });
+            return Ok(Taken::Held { token });
         }
         if let Some(bell) = bell {
             self.note_line(me, ask.attempt)?;
@@ -87,7 +87,7 @@ impl Store {
             self.wake_next(&page.state);
         }
         let first = page.state.waiters.first();
-        Ok(Outcome::Busy {
+        Ok(Taken::Busy {
             first: first.is_some_and(|waiter| waiter.attempt == ask.attempt),
         })
     }

@@ -2,14 +2,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dlock_core::backend::{Attempt, Backend, Busy, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Busy, Lease, Outcome, Renewal, Request};
 use dlock_core::{
     Capabilities, Error, ErrorKind, Fairness, Hearing, Liveness, LockInfo, Name, Reach, Released,
     Result, WakeUp,
 };
 
 use crate::access::Access;
-use crate::acquire::{Ask, Outcome};
+use crate::acquire::{Ask, Taken};
 use crate::connect::{Store, locked};
 use crate::fence::TURNS;
 use crate::wait;
@@ -80,17 +80,17 @@ impl Backend for FileBackend {
         &self.identity
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         let from = request.now();
         let ask = Ask::of(request);
         let outcome = blocking(&self.store, move |store| store.attempt(&ask, None)).await?;
         Ok(match outcome {
-            Outcome::Held { token } => Attempt::Held(Lease::new(request, from).with_token(token)),
-            Outcome::Busy { .. } => Attempt::Busy(Busy::default()),
+            Taken::Held { token } => Outcome::Held(Lease::new(request, from).with_token(token)),
+            Taken::Busy { .. } => Outcome::Busy(Busy::default()),
         })
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         wait::acquire(&self.store, request).await
     }
 
@@ -145,7 +145,7 @@ impl Backend for FileBackend {
     }
 
     async fn close(&self) -> Result<()> {
-        locked(&self.store.porch).take();
+        locked(&self.store.wake_socket).take();
         locked(&self.store.life).take();
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::key::Key;
 use crate::life::Life;
 use crate::slots;
 use crate::state::State;
-use crate::wait::Porch;
+use crate::wait::WakeSocket;
 
 /// Written into the folder, so that a later format is not misread by an earlier version.
 const FORMAT: &str = "dlock-file 2\n";
@@ -27,7 +27,7 @@ pub(crate) struct Store {
     /// Made by the first acquire: a client that only looks leaves nothing.
     pub(crate) life: Mutex<Option<Life>>,
     /// Made by the first wait.
-    pub(crate) porch: Mutex<Option<Porch>>,
+    pub(crate) wake_socket: Mutex<Option<WakeSocket>>,
 }
 
 impl Store {
@@ -46,9 +46,9 @@ impl Store {
             folder,
             access,
             life: Mutex::new(None),
-            porch: Mutex::new(None),
+            wake_socket: Mutex::new(None),
         };
-        store.bury_the_dead()?;
+        store.sweep_dead_clients()?;
         Ok(store)
     }
 

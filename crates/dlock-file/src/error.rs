@@ -7,7 +7,7 @@ use dlock_core::{Error, ErrorKind};
 
 /// What failed, where, and what to do about it.
 pub(crate) fn failed(what: &str, path: &Path, source: io::Error) -> Error {
-    let (kind, advice) = explain(source.kind());
+    let (kind, advice) = advise(source.kind());
     Error::new(
         kind,
         format!("cannot {what} {}: {source}{advice}", path.display()),
@@ -16,7 +16,7 @@ pub(crate) fn failed(what: &str, path: &Path, source: io::Error) -> Error {
     .with_source(source)
 }
 
-fn explain(kind: io::ErrorKind) -> (ErrorKind, &'static str) {
+fn advise(kind: io::ErrorKind) -> (ErrorKind, &'static str) {
     match kind {
         io::ErrorKind::PermissionDenied => (
             ErrorKind::Denied,

@@ -152,7 +152,7 @@ impl Store {
     }
 
     /// Removes what clients left that were killed: their proofs, their sockets, and their lines in lock files (C16).
-    pub(crate) fn bury_the_dead(&self) -> Result<()> {
+    pub(crate) fn sweep_dead_clients(&self) -> Result<()> {
         let dead = self.dead()?;
         if dead.is_empty() {
             return Ok(());

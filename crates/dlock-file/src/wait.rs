@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, Busy, Lease, Request};
+use dlock_core::backend::{Busy, Lease, Outcome, Request};
 use dlock_core::{Moment, Name, Result};
 use tokio::sync::Notify;
 
-use crate::acquire::{Ask, Outcome};
+use crate::acquire::{Ask, Taken};
 use crate::backend::blocking;
 use crate::connect::{Store, locked};
 use crate::life::ClientId;
@@ -47,7 +47,7 @@ pub(crate) async fn wanted(store: &Arc<Store>, name: &Name) {
 }
 
 /// Waits in the line until held or the deadline.
-pub(crate) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Attempt> {
+pub(crate) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Outcome> {
     let ask = Ask::of(request);
     let mut bell = None;
     loop {
@@ -58,10 +58,10 @@ pub(crate) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Att
             blocking(store, move |store| store.attempt(&ask, seat.as_deref())).await?
         };
         let first = match outcome {
-            Outcome::Held { token } => {
-                return Ok(Attempt::Held(Lease::new(request, from).with_token(token)));
+            Taken::Held { token } => {
+                return Ok(Outcome::Held(Lease::new(request, from).with_token(token)));
             }
-            Outcome::Busy { first } => first,
+            Taken::Busy { first } => first,
         };
         request.mark_contended();
         let Some(bell) = &bell else {
@@ -82,7 +82,7 @@ pub(crate) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Att
             .is_some_and(|deadline| deadline <= request.now())
         {
             blocking(store, move |store| store.leave_line(&ask)).await?;
-            return Ok(Attempt::Busy(Busy::default()));
+            return Ok(Outcome::Busy(Busy::default()));
         }
     }
 }
@@ -137,30 +137,30 @@ impl Drop for Bell {
 
 /// The socket of a client whose tasks have waited. It is there until the client ends.
 #[derive(Debug)]
-pub(crate) struct Porch {
+pub(crate) struct WakeSocket {
     client: ClientId,
     path: PathBuf,
     socket: UnixDatagram,
     board: Board,
 }
 
-impl Porch {
+impl WakeSocket {
     fn open(client: ClientId, path: PathBuf) -> io::Result<Self> {
-        let porch = Self {
+        let wake_socket = Self {
             client,
             socket: UnixDatagram::bind(&path)?,
             path,
             board: Board::default(),
         };
-        let (ear, board) = (porch.socket.try_clone()?, porch.board.clone());
+        let (ear, board) = (wake_socket.socket.try_clone()?, wake_socket.board.clone());
         std::thread::Builder::new()
             .name("dlock-file-bells".to_owned())
             .spawn(move || listen(&ear, &board))?;
-        Ok(porch)
+        Ok(wake_socket)
     }
 }
 
-impl Drop for Porch {
+impl Drop for WakeSocket {
     fn drop(&mut self) {
         // The thread hears that nothing more will come.
         let _ = self.socket.shutdown(Shutdown::Both);
@@ -188,14 +188,23 @@ impl Store {
     /// Where the bells of this client hang.
     fn board(&self) -> Option<(ClientId, Board)> {
         let client = locked(&self.life).as_ref()?.id();
-        let mut porch = locked(&self.porch);
-        if porch.as_ref().is_none_or(|porch| porch.client != client) {
+        let mut wake_socket = locked(&self.wake_socket);
+        if wake_socket
+            .as_ref()
+            .is_none_or(|wake_socket| wake_socket.client != client)
+        {
             let path = self.path("wake", &socket_of(&client.to_string()));
-            *porch = Porch::open(client, path)
-                .and_then(|porch| self.access.open_up_path(&porch.path).map(|()| porch))
+            *wake_socket = WakeSocket::open(client, path)
+                .and_then(|wake_socket| {
+                    self.access
+                        .open_up_path(&wake_socket.path)
+                        .map(|()| wake_socket)
+                })
                 .ok();
         }
-        porch.as_ref().map(|porch| (client, porch.board.clone()))
+        wake_socket
+            .as_ref()
+            .map(|wake_socket| (client, wake_socket.board.clone()))
     }
 
     /// Rings the bell of the waiter whose turn it is, and only that one (C17).

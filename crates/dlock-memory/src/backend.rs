@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::backend::{Attempt, Backend, Busy, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Busy, Lease, Outcome, Renewal, Request};
 use dlock_core::{
     Capabilities, Clock, Error, ErrorKind, Fairness, Hearing, HeldNow, Liveness, LockInfo, Name,
     Reach, Released, Result, WakeUp,
@@ -130,8 +130,8 @@ fn unsent(error: Error) -> Error {
     error.with_held(HeldNow::No)
 }
 
-fn held(request: &Request, grant: Grant) -> Attempt {
-    Attempt::Held(Lease::new(request, grant.from).with_token(grant.token))
+fn held(request: &Request, grant: Grant) -> Outcome {
+    Outcome::Held(Lease::new(request, grant.from).with_token(grant.token))
 }
 
 #[async_trait]
@@ -144,19 +144,19 @@ impl Backend for MemoryBackend {
         &self.store.identity
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         let call = self.link.send(&self.store).await.map_err(unsent)?;
         let tried = self.store.try_acquire(request)?;
         self.link.reply(&self.store, call).await?;
         Ok(match tried {
             Tried::Held(grant) => held(request, grant),
-            Tried::Busy { free_in } => Attempt::Busy(Busy {
+            Tried::Busy { free_in } => Outcome::Busy(Busy {
                 retry_after: free_in,
             }),
         })
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         let sent = request.now();
         let call = self.link.send(&self.store).await.map_err(unsent)?;
         let taken = self.store.acquire_or_queue(request)?;

@@ -2,14 +2,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{
     Capabilities, Capability, Error, ErrorKind, LockInfo, Name, Operation, Released, Result,
 };
 #[cfg(feature = "client")]
 use mysql_async::Pool;
 
-use crate::carried::CarriedLocks;
+use crate::carried::ConnectionLocks;
 use crate::config::{Config, LockMode};
 use crate::connect::SharedConnections;
 use crate::error::Trouble;
@@ -36,7 +36,9 @@ enum Rows {
 
 impl MySqlBackend {
     pub(crate) async fn connect(config: Config) -> Result<Self> {
-        config.check().map_err(|error| Config::URL.explain(error))?;
+        config
+            .check()
+            .map_err(|error| Config::URL.with_context(error))?;
         Self::open(config)
             .await
             .map_err(|trouble| Error::from(trouble).with_operation(Operation::Connect))
@@ -53,7 +55,7 @@ impl MySqlBackend {
                     config.mode
                 ),
             );
-            return Err(Config::URL.explain(refused));
+            return Err(Config::URL.with_context(refused));
         }
         config.pool = Some(pool);
         Self::connect(config).await
@@ -89,7 +91,7 @@ impl MySqlBackend {
                 })
             }
             LockMode::Session | LockMode::Advisory => {
-                let locks = CarriedLocks::new(shared, config, &setup);
+                let locks = ConnectionLocks::new(shared, config, &setup);
                 locks.rehearse().await?;
                 Ok(Self {
                     locks: Arc::new(locks),
@@ -99,7 +101,7 @@ impl MySqlBackend {
         }
     }
 
-    /// Removes the rows of locks that nobody has used for `unused` (R56), and tells how many.
+    /// Removes the rows of locks that nobody has used for `unused`, and tells how many.
     ///
     /// In mode `lease` the row of a free lock stays: it keeps the counter of the tokens. In mode `unique` only the rows of holders that died
     /// stay, until the lock is taken again. Programs that use ever new names call this now and then; for
@@ -139,11 +141,11 @@ impl Backend for MySqlBackend {
         self.locks.identity()
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         self.locks.try_acquire(request).await
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         self.locks.acquire(request).await
     }
 
@@ -191,8 +193,8 @@ impl Backend for MySqlBackend {
         self.locks.wanted(lease).await;
     }
 
-    fn keeps_order(&self) -> bool {
-        self.locks.keeps_order()
+    fn sends_in_order(&self) -> bool {
+        self.locks.sends_in_order()
     }
 
     async fn close(&self) -> Result<()> {

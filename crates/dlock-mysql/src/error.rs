@@ -40,7 +40,7 @@ impl Trouble {
     }
 
     /// An answer that none of our statements gives.
-    pub(crate) fn strange(what: &str) -> Self {
+    pub(crate) fn unexpected_reply(what: &str) -> Self {
         Self::new(
             ErrorKind::Store,
             format!("the server answered {what}: does another program change the tables?"),

@@ -1,4 +1,4 @@
-//! Writes that a stale holder cannot make (R13), inside your own transaction.
+//! Writes that a stale holder cannot make, inside your own transaction.
 //!
 //! A holder that was paused past its lease does not know it, and writes. A [`Fence`] keeps the highest token seen for each resource in a row,
 //! and fails for a lower one, so that the stale holder's transaction is not committed.
@@ -13,7 +13,7 @@
 //! fence.check(&mut tx, "stock:42", token).await?; // first: it locks the row of the resource until the commit
 //! tx.query_drop("UPDATE stock SET n = n - 1 WHERE id = 42").await?;
 //! tx.commit().await?;
-//! guard.release().await?; // after the commit (R2)
+//! guard.release().await?; // after the commit
 //! # Ok(())
 //! # }
 //! ```
@@ -103,11 +103,11 @@ impl Fence {
         );
         tx.exec_drop(self.sql.record_sql(), args)
             .await
-            .map_err(explain)?;
+            .map_err(with_context)?;
         let row: Option<(i64, i64, Vec<u8>)> = tx
             .exec_first(self.sql.read_sql(), (resource.as_bytes(),))
             .await
-            .map_err(explain)?;
+            .map_err(with_context)?;
         let outcome = match row {
             Some((epoch, token, store)) => {
                 let store = String::from_utf8_lossy(&store).into_owned();
@@ -134,11 +134,11 @@ impl Fence {
     pub async fn reset<Q: Queryable>(&self, tx: &mut Q, resource: &str) -> Result<()> {
         tx.exec_drop(self.sql.reset_sql(), (resource.as_bytes(),))
             .await
-            .map_err(explain)
+            .map_err(with_context)
     }
 }
 
-fn explain(error: mysql_async::Error) -> Error {
+fn with_context(error: mysql_async::Error) -> Error {
     Error::from(Trouble::from(error)).with_backend("mysql")
 }
 

@@ -1,4 +1,4 @@
-//! Writes that succeed only if nobody else wrote since you read (R53): a version column, without a lock.
+//! Writes that succeed only if nobody else wrote since you read: a version column, without a lock.
 //!
 //! ```no_run
 //! # async fn sell(conn: &mut dlock_mysql::mysql_async::Conn) -> Result<(), Box<dyn std::error::Error>> {
@@ -69,7 +69,7 @@ impl Versioned {
         let found: Option<Option<u64>> = conn
             .exec_first(self.read.as_str(), (key.into(),))
             .await
-            .map_err(explain)?;
+            .map_err(with_context)?;
         Ok(found.flatten())
     }
 
@@ -91,9 +91,9 @@ impl Versioned {
         let result = tx
             .exec_iter(self.advance.as_str(), (key.into(), seen))
             .await
-            .map_err(explain)?;
+            .map_err(with_context)?;
         let changed = result.affected_rows();
-        result.drop_result().await.map_err(explain)?;
+        result.drop_result().await.map_err(with_context)?;
         if changed == 1 {
             return Ok(());
         }
@@ -156,7 +156,7 @@ fn quoted(name: &str) -> Result<String> {
     Ok(format!("`{name}`"))
 }
 
-fn explain(error: mysql_async::Error) -> Error {
+fn with_context(error: mysql_async::Error) -> Error {
     Error::from(Trouble::from(error)).with_backend("mysql")
 }
 
@@ -183,7 +183,7 @@ mod tests {
             let mut calls = 0;
             let outcome: Result<()> = retry(3, async || {
                 calls += 1;
-                Err(explain(mysql_async::Error::Server(
+                Err(with_context(mysql_async::Error::Server(
                     mysql_async::ServerError {
                         code,
                         message: "said the server".to_owned(),

@@ -54,7 +54,7 @@ impl Extend {
             sized(&self.renew, leases.len()),
             sized(&self.still_ours, leases.len()),
         ) else {
-            return Err(Trouble::strange("to too many leases at once").unsent());
+            return Err(Trouble::unexpected_reply("to too many leases at once").unsent());
         };
         let ids: Vec<_> = leases.iter().map(|lease| lease.attempt()).collect();
         // The last one stands in for what the list has too many.

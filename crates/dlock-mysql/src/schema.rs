@@ -106,7 +106,9 @@ pub(crate) async fn prepare(
                     )
                     .unsent());
                 }
-                None if created => return Err(Trouble::strange("no version of its tables")),
+                None if created => {
+                    return Err(Trouble::unexpected_reply("no version of its tables"));
+                }
                 // Another mode made the table.
                 None => {}
             },

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::backend::{Attempt, Backoff, Busy, Lease, Request};
+use dlock_core::backend::{Backoff, Busy, Lease, Outcome, Request};
 use dlock_core::kit;
 
 use crate::error::Trouble;
@@ -37,7 +37,7 @@ pub(crate) struct InTheWay {
     pub(crate) age: Option<Duration>,
 }
 
-impl From<Tried> for Attempt {
+impl From<Tried> for Outcome {
     fn from(tried: Tried) -> Self {
         match tried {
             Tried::Held(lease) => Self::Held(lease),
@@ -61,14 +61,14 @@ pub(crate) trait Tries {
 pub(crate) async fn poll<T: Tries + ?Sized>(
     tries: &T,
     request: &Request,
-) -> Result<Attempt, Trouble> {
+) -> Result<Outcome, Trouble> {
     let mut backoff = Backoff::new(SHORTEST_PAUSE, SHORT_HOLDS);
     let mut sign = tries.waiters().sign(request.name());
     loop {
         let limit = request.trip_timeout();
         let tried = tokio::time::timeout(limit, tries.attempt(request)).await;
         let others = match tried.unwrap_or_else(|_| Err(kit::no_answer(limit).into()))? {
-            Tried::Held(lease) => return Ok(Attempt::Held(lease)),
+            Tried::Held(lease) => return Ok(Outcome::Held(lease)),
             Tried::Busy(others) => others,
         };
         request.mark_contended();

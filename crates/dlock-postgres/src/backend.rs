@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{Capabilities, Error, ErrorKind, LockInfo, Name, Operation, Released, Result};
 
 use crate::config::{Config, LockMode};
@@ -24,15 +24,15 @@ pub struct PostgresBackend {
 
 impl PostgresBackend {
     pub(crate) async fn connect(config: Config) -> Result<Self> {
-        let explain =
+        let with_context =
             |error: Error, operation| error.with_backend("postgres").with_operation(operation);
         config
             .check()
             .and_then(|()| config.check_files())
-            .map_err(|error| explain(error, Operation::Configure))?;
+            .map_err(|error| with_context(error, Operation::Configure))?;
         Self::open(config)
             .await
-            .map_err(|trouble| explain(trouble.into(), Operation::Connect))
+            .map_err(|trouble| with_context(trouble.into(), Operation::Connect))
     }
 
     async fn open(config: Config) -> Result<Self, Trouble> {
@@ -103,11 +103,11 @@ impl Backend for PostgresBackend {
         self.locks.identity()
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         self.locks.try_acquire(request).await
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         self.locks.acquire(request).await
     }
 
@@ -143,8 +143,8 @@ impl Backend for PostgresBackend {
         self.locks.others_wait(name).await
     }
 
-    fn keeps_order(&self) -> bool {
-        self.locks.keeps_order()
+    fn sends_in_order(&self) -> bool {
+        self.locks.sends_in_order()
     }
 
     async fn close(&self) -> Result<()> {

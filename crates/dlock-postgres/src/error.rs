@@ -58,7 +58,7 @@ impl Trouble {
     }
 
     /// An answer that none of our statements gives.
-    pub(crate) fn strange(what: &str) -> Self {
+    pub(crate) fn unexpected_reply(what: &str) -> Self {
         Self::new(
             ErrorKind::Store,
             format!(

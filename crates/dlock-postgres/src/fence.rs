@@ -17,7 +17,7 @@ pub(crate) fn token(number: i64) -> Result<u64, Trouble> {
         // The last one must fit too.
         .filter(|first| first.checked_add(i64::from(TURNS) - 1).is_some())
         .and_then(|first| u64::try_from(first).ok())
-        .ok_or_else(|| Trouble::strange("a number that makes no token"))
+        .ok_or_else(|| Trouble::unexpected_reply("a number that makes no token"))
 }
 
 #[cfg(test)]

@@ -108,12 +108,12 @@ impl Fence {
         let rows = tx
             .query_typed(self.sql.record_sql(), &args)
             .await
-            .map_err(explain)?;
+            .map_err(with_context)?;
         let highest = match rows.first() {
             Some(row) => Some(Mark {
-                epoch: row.try_get(0).map_err(explain)?,
-                token: row.try_get(1).map_err(explain)?,
-                store: row.try_get(2).map_err(explain)?,
+                epoch: row.try_get(0).map_err(with_context)?,
+                token: row.try_get(1).map_err(with_context)?,
+                store: row.try_get(2).map_err(with_context)?,
             }),
             None => None,
         };
@@ -164,7 +164,7 @@ impl Fence {
     pub async fn reset<C: GenericClient>(&self, tx: &C, resource: &str) -> Result<()> {
         let args: [Arg<'_>; 1] = [(&resource, Type::TEXT)];
         let done = tx.query_typed(self.sql.reset_sql(), &args).await;
-        done.map(drop).map_err(explain)
+        done.map(drop).map_err(with_context)
     }
 
     fn mark(&self, token: FencingToken) -> Result<Mark> {
@@ -186,7 +186,7 @@ pub(crate) fn explain_sqlx(error: sqlx::Error) -> Error {
     Error::from(Trouble::from(error)).with_backend("postgres")
 }
 
-pub(crate) fn explain(error: tokio_postgres::Error) -> Error {
+pub(crate) fn with_context(error: tokio_postgres::Error) -> Error {
     Error::from(Trouble::from(error)).with_backend("postgres")
 }
 

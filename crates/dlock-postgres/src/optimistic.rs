@@ -22,7 +22,7 @@ use dlock_core::{Error, ErrorKind, Result};
 use tokio_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
 
-use crate::fenced::explain;
+use crate::fenced::with_context;
 
 /// A table whose rows have a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,8 +66,9 @@ impl Versioned {
         let row = client
             .query_opt(&self.read, &[key])
             .await
-            .map_err(explain)?;
-        row.map(|row| row.try_get(0).map_err(explain)).transpose()
+            .map_err(with_context)?;
+        row.map(|row| row.try_get(0).map_err(with_context))
+            .transpose()
     }
 
     /// Advances the version if it is still the one that was read: in a transaction, together with the work, or alone.
@@ -88,7 +89,7 @@ impl Versioned {
         let changed = tx
             .execute(&self.advance, &[key, &seen])
             .await
-            .map_err(explain)?;
+            .map_err(with_context)?;
         if changed == 1 {
             return Ok(());
         }

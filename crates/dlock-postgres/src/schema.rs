@@ -100,7 +100,9 @@ pub(crate) async fn prepare(link: &Link, config: &Config, limit: Duration) -> Re
                     )
                     .unsent());
                 }
-                None if created => return Err(Trouble::strange("no version of its tables")),
+                None if created => {
+                    return Err(Trouble::unexpected_reply("no version of its tables"));
+                }
                 None => {}
             },
             Err(trouble) if trouble.has_code("42P01") && !created => {}

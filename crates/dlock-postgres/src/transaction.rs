@@ -23,7 +23,7 @@ use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
 
 use crate::connect::Arg;
-use crate::fenced::explain;
+use crate::fenced::with_context;
 use crate::key::{check_prefix, check_schema};
 use crate::schema::statement_of;
 
@@ -75,7 +75,9 @@ impl TransactionLocks {
         let name = Name::new(name)?;
         let name = name.as_str();
         let args: [Arg<'_>; 1] = [(&name, Type::TEXT)];
-        tx.execute_typed(&self.lock, &args).await.map_err(explain)?;
+        tx.execute_typed(&self.lock, &args)
+            .await
+            .map_err(with_context)?;
         Ok(())
     }
 

@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, AttemptId, Busy, Lease, Request};
+use dlock_core::backend::{AttemptId, Busy, Lease, Outcome, Request};
 use dlock_core::{ErrorKind, Mode};
 
 use crate::backend::Store;
+use crate::batcher::{Alone, Dispatch, Said};
 use crate::config::Style;
 use crate::connect::{Answer, Call, millis};
 use crate::error::Trouble;
 use crate::fence;
-use crate::how::Attempt32;
 use crate::key::Keys;
-use crate::many::{Alone, Said, Way};
+use crate::script_args::Attempt32;
 
 /// How long a request of an abandoned attempt that is still under way is refused.
-pub(crate) const MEMORY: Duration = Duration::from_secs(60);
+pub(crate) const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
 
 /// What one attempt found.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Begun {
 
 /// Kept with a hold whose release must know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Past {
+pub(crate) enum ReleaseHint {
     /// A request may still be under way: the release must keep it from taking effect (C13).
     Stray,
     /// Others wanted the lock too, so there is no short cut for its release.
@@ -64,27 +64,27 @@ pub(crate) enum Past {
 impl Store {
     /// How an attempt begins: when many of this client ask at once they go together, and those whose lock is simply free have it.
     pub(crate) async fn begin(&self, request: &Request) -> Result<Begun, Trouble> {
-        let many = self.many.as_ref();
-        let Some(many) = many.filter(|_| request.mode() == Mode::Exclusive) else {
+        let batcher = self.batcher.as_ref();
+        let Some(batcher) = batcher.filter(|_| request.mode() == Mode::Exclusive) else {
             return Ok(Begun::ASK);
         };
         // Read before the first byte is sent (C7).
         let sent = request.now();
-        let way = many.take(|| {
+        let dispatch = batcher.take(|| {
             (
                 self.keys.lock(request.name()),
-                self.how.holder(request.attempt(), request.label()),
-                self.how.lasts(request.lease()),
+                self.script_args.holder(request.attempt(), request.label()),
+                self.script_args.lasts(request.lease()),
             )
         });
-        let place = match way {
-            Way::Alone(alone) => {
+        let place = match dispatch {
+            Dispatch::Alone(alone) => {
                 return Ok(Begun::Ask {
                     alone: Some(alone),
                     stray: false,
                 });
             }
-            Way::Together(place) => place,
+            Dispatch::Together(place) => place,
         };
         match place.answer(self.limit(request)).await {
             Ok(Said::Taken(token)) => Ok(Begun::Held(fence::lease(request, sent, token))),
@@ -110,7 +110,7 @@ impl Store {
                     reply = reply.map(Reply::astray).map_err(Trouble::in_doubt);
                 }
                 if let Ok(Reply::Others { stray: true, .. }) = reply {
-                    let undone = self.undo(request, millis(MEMORY)).await;
+                    let undone = self.undo(request, millis(TOMBSTONE_TTL)).await;
                     undone.map_err(Trouble::in_doubt)?;
                 }
                 reply
@@ -130,9 +130,9 @@ impl Store {
                 .arg(millis(lease).to_string())
         } else {
             Call::on(&self.scripts.acquire, &key)
-                .arg(self.how.holder(attempt, request.label()))
-                .arg(self.how.acquire(request.mode(), lease, inbox))
-                .arg(self.how.lasts(lease).to_string())
+                .arg(self.script_args.holder(attempt, request.label()))
+                .arg(self.script_args.acquire(request.mode(), lease, inbox))
+                .arg(self.script_args.lasts(lease).to_string())
         };
         let limit = self.limit(request);
         // Read before the first byte is sent (C7).
@@ -174,7 +174,7 @@ impl Store {
                 }
                 match token.parse() {
                     Ok(token) => Ok(Reply::Held(fence::lease(request, sent, token))),
-                    Err(_) => Err(strange("a token that is no number")),
+                    Err(_) => Err(unexpected_reply("a token that is no number")),
                 }
             }
             Answer::Number(left) => Ok(Reply::Others {
@@ -187,7 +187,7 @@ impl Store {
                     free_in: in_millis(*left),
                     last: last
                         .parse()
-                        .map_err(|_| strange("a token that is no number"))?,
+                        .map_err(|_| unexpected_reply("a token that is no number"))?,
                     stray: false,
                 }),
                 [Answer::Text(what)] if what == "abandoned" => Err(Trouble::new(
@@ -205,9 +205,9 @@ impl Store {
                     )
                     .unsent())
                 }
-                _ => Err(strange("an unknown list")),
+                _ => Err(unexpected_reply("an unknown list")),
             },
-            Answer::Nothing => Err(strange("nothing")),
+            Answer::Nothing => Err(unexpected_reply("nothing")),
         }
     }
 
@@ -233,7 +233,9 @@ impl Store {
         key: &str,
         attempt: impl AsRef<[u8]>,
     ) -> Call<'a> {
-        Call::on(script, key).arg(attempt).arg(self.how.plain())
+        Call::on(script, key)
+            .arg(attempt)
+            .arg(self.script_args.plain())
     }
 
     pub(crate) fn tombstone(&self, key: &str, attempt: AttemptId) -> Result<String, Trouble> {
@@ -250,7 +252,7 @@ impl Reply {
     /// A request for it may still be under way.
     pub(crate) fn astray(self) -> Self {
         match self {
-            Self::Held(lease) => Self::Held(lease.with_native(Arc::new(Past::Stray))),
+            Self::Held(lease) => Self::Held(lease.with_native(Arc::new(ReleaseHint::Stray))),
             Self::Others { free_in, last, .. } => Self::Others {
                 free_in,
                 last,
@@ -260,7 +262,7 @@ impl Reply {
     }
 }
 
-impl From<Reply> for Attempt {
+impl From<Reply> for Outcome {
     fn from(reply: Reply) -> Self {
         match reply {
             Reply::Held(lease) => Self::Held(lease),
@@ -276,7 +278,7 @@ fn in_millis(left: i64) -> Option<Duration> {
     Some(Duration::from_millis(left))
 }
 
-pub(crate) fn strange(what: &str) -> Trouble {
+pub(crate) fn unexpected_reply(what: &str) -> Trouble {
     Trouble::new(
         ErrorKind::Store,
         format!("the server's script answered {what}: does another program use the same keys?"),

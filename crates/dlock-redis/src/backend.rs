@@ -2,24 +2,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::backend::{Attempt, AttemptId, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{AttemptId, Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{
     Capabilities, Capability, Error, ErrorKind, Fairness, FencingToken, Hearing, Liveness,
     LockInfo, Mode, Name, Operation, Reach, Released, Result, WakeUp, kit,
 };
 use uuid::Uuid;
 
-use crate::acquire::MEMORY;
+use crate::acquire::TOMBSTONE_TTL;
+use crate::batcher::Batcher;
 use crate::config::{Config, Style};
 #[cfg(feature = "client")]
 use crate::connect::Connection;
 use crate::connect::{Call, Link, millis};
 use crate::error::Trouble;
 use crate::fence::{TURNS, with_first_tokens};
-use crate::how::{Attempt32, How};
 use crate::key::Keys;
-use crate::many::Many;
 use crate::script::Scripts;
+use crate::script_args::{Attempt32, ScriptArgs};
 use crate::wait::Inbox;
 
 /// Locks in Redis: one server, Sentinel or Cluster.
@@ -38,7 +38,7 @@ pub(crate) struct Store {
     /// Where grants arrive when `link` is the application's own connection: the inbox then needs one for itself.
     pub(crate) ears: Option<Link>,
     /// For requests that can go together: neither plain locks nor a cluster, whose keys are at different nodes.
-    pub(crate) many: Option<Arc<Many>>,
+    pub(crate) batcher: Option<Arc<Batcher>>,
     /// For acquires that wait for replicas: `WAIT` blocks its connection.
     pub(crate) acquires: Option<Link>,
     pub(crate) keys: Keys,
@@ -46,21 +46,23 @@ pub(crate) struct Store {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) channel: String,
     /// Script arguments that never change.
-    pub(crate) how: How,
+    pub(crate) script_args: ScriptArgs,
     capabilities: Capabilities,
     identity: String,
 }
 
 impl RedisBackend {
     pub(crate) async fn connect(config: Config) -> Result<Self> {
-        let explain = |error: Error| {
+        let with_context = |error: Error| {
             error
                 .with_backend("redis")
                 .with_operation(Operation::Connect)
         };
-        config.check().map_err(|error| Config::URL.explain(error))?;
+        config
+            .check()
+            .map_err(|error| Config::URL.with_context(error))?;
         let store = Store::new(config);
-        Self::checked(store).await.map_err(explain)
+        Self::checked(store).await.map_err(with_context)
     }
 
     async fn checked(store: Store) -> Result<Self> {
@@ -72,13 +74,15 @@ impl RedisBackend {
 
     #[cfg(feature = "client")]
     pub(crate) async fn connect_over(config: Config, given: Connection) -> Result<Self> {
-        config.check().map_err(|error| Config::URL.explain(error))?;
+        config
+            .check()
+            .map_err(|error| Config::URL.with_context(error))?;
         if config.replicas > 0 {
             let refused = Error::new(
                 ErrorKind::Unsupported,
                 "replicas is set, but waiting for replicas blocks a connection, and this one is the application's: use connect",
             );
-            return Err(Config::URL.explain(refused));
+            return Err(Config::URL.with_context(refused));
         }
         let store = Self::checked(Store::over(config, given)).await;
         store.map_err(|error| {
@@ -143,7 +147,7 @@ impl Store {
         let link = Arc::new(Link::new(config.clone(), listens));
         let together = !plain && !config.is_cluster() && config.replicas == 0;
         Self {
-            many: together.then(|| Many::new(link.clone(), &config)),
+            batcher: together.then(|| Batcher::new(link.clone(), &config)),
             link,
             ears: None,
             acquires: (config.replicas > 0).then(|| Link::new(config.clone(), None)),
@@ -155,7 +159,7 @@ impl Store {
             },
             inbox,
             channel,
-            how: How::new(&config),
+            script_args: ScriptArgs::new(&config),
             capabilities: capabilities(&config),
             identity: config.identity_text(),
             config,
@@ -170,8 +174,8 @@ impl Store {
             .then(|| (store.inbox.clone(), store.channel.clone()));
         store.ears = listens.map(|inbox| Link::new(store.config.clone(), Some(inbox)));
         store.link = Arc::new(Link::over(store.config.clone(), given));
-        if store.many.is_some() {
-            store.many = Some(Many::new(store.link.clone(), &store.config));
+        if store.batcher.is_some() {
+            store.batcher = Some(Batcher::new(store.link.clone(), &store.config));
         }
         store
     }
@@ -222,15 +226,15 @@ impl Store {
             )
         } else {
             // Everything it leaves is gone after a millisecond or two.
-            let (how, moment) = (self.how.for_a_moment(), Duration::from_millis(1));
+            let (args, moment) = (self.script_args.for_a_moment(), Duration::from_millis(1));
             (
                 Call::on(&self.scripts.acquire, &key)
-                    .arg(how.holder(attempt, ""))
-                    .arg(how.acquire(Mode::Exclusive, moment, ""))
-                    .arg(how.lasts(moment).to_string()),
+                    .arg(args.holder(attempt, ""))
+                    .arg(args.acquire(Mode::Exclusive, moment, ""))
+                    .arg(args.lasts(moment).to_string()),
                 Call::on(&self.scripts.abandon, &key)
                     .arg(Attempt32::new(attempt))
-                    .arg(how.plain())
+                    .arg(args.plain())
                     .arg("1"),
             )
         };
@@ -241,7 +245,7 @@ impl Store {
             _ => b"X",
         };
         let renew = Call::new(&self.scripts.renew, std::iter::once(key.as_str()))
-            .arg(self.how.fence())
+            .arg(self.script_args.fence())
             .arg([sort, Attempt32::new(attempt).as_ref()].concat())
             .arg("1");
         for call in [take, renew, free] {
@@ -300,7 +304,7 @@ fn capabilities(config: &Config) -> Capabilities {
          it is promoted, or when all restart without persistence"
     } else {
         "a hold is in memory at the master: it may be lost when that restarts without appendonly yes and appendfsync always, or \
-         when a replica that has not received it is promoted (R24)"
+         when a replica that has not received it is promoted"
     };
     capabilities
 }
@@ -315,11 +319,11 @@ impl Backend for RedisBackend {
         &self.store.identity
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         Ok(self.store.attempt(request).await?.into())
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         // Plain locks have no queue.
         if let WakeUp::Poll { longest } = self.store.capabilities.wake_up {
             return Box::pin(kit::poll(request, longest, || self.try_acquire(request))).await;
@@ -336,7 +340,7 @@ impl Backend for RedisBackend {
     }
 
     async fn abandon(&self, request: &Request) -> Result<()> {
-        Ok(self.store.undo(request, millis(MEMORY)).await?)
+        Ok(self.store.undo(request, millis(TOMBSTONE_TTL)).await?)
     }
 
     async fn downgrade(&self, lease: &Lease) -> Result<()> {
@@ -381,7 +385,7 @@ impl Backend for RedisBackend {
     }
 
     /// All requests for a lock go through one connection. Barging waiters of other clients would come too late.
-    fn keeps_order(&self) -> bool {
+    fn sends_in_order(&self) -> bool {
         self.store.config.style == Style::Fair && self.store.acquires.is_none()
     }
 

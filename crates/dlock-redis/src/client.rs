@@ -31,11 +31,12 @@ impl Config {
     ///
     /// As for [`connect`](Config::connect).
     pub async fn client(&self) -> Result<Client> {
-        self.check().map_err(|error| Self::URL.explain(error))?;
+        self.check()
+            .map_err(|error| Self::URL.with_context(error))?;
         let link = Link::new(Arc::new(self.clone()), None);
         link.connect()
             .await
-            .map_err(|trouble| explain(trouble).with_operation(Operation::Connect))?;
+            .map_err(|trouble| with_context(trouble).with_operation(Operation::Connect))?;
         Ok(Client { link })
     }
 }
@@ -118,7 +119,7 @@ impl Client {
     ///
     /// Whatever befalls the trip, and an answer of another type.
     pub async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
-        read(self.link.query(cmd).await.map_err(explain)?)
+        read(self.link.query(cmd).await.map_err(with_context)?)
     }
 
     /// Sends a command to every master. With the answer comes the master's address, if there are several.
@@ -130,7 +131,7 @@ impl Client {
         &self,
         cmd: &Cmd,
     ) -> Result<Vec<(Option<String>, T)>> {
-        let answers = self.link.query_masters(cmd).await.map_err(explain)?;
+        let answers = self.link.query_masters(cmd).await.map_err(with_context)?;
         answers
             .into_iter()
             .map(|(place, answer)| Ok((place, read(answer)?)))
@@ -139,9 +140,10 @@ impl Client {
 }
 
 fn read<T: FromRedisValue>(answer: Value) -> Result<T> {
-    redis::from_redis_value(answer).map_err(|error| explain(redis::RedisError::from(error).into()))
+    redis::from_redis_value(answer)
+        .map_err(|error| with_context(redis::RedisError::from(error).into()))
 }
 
-fn explain(trouble: Trouble) -> Error {
+fn with_context(trouble: Trouble) -> Error {
     Error::from(trouble).with_backend("redis")
 }

@@ -191,7 +191,7 @@ impl Config {
     ///
     /// An acquire then succeeds only when `count` replicas have received it (`WAIT`), and else is undone and fails. So a hold
     /// survives the loss of the master if one of **those** replicas is promoted, which neither Sentinel nor Cluster promises: it
-    /// makes the known hole of asynchronous replication (R24) smaller, and does not close it. Renewals and releases do not wait.
+    /// makes the known hole of asynchronous replication smaller, and does not close it. Renewals and releases do not wait.
     /// Acquires of one client then go one after the other, on a connection of their own. In a cluster every question waits so, also one
     /// that finds the lock held.
     pub fn replicas(mut self, count: u32, timeout: Duration) -> Self {

@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use dlock_core::{FencingToken, HolderInfo, LockInfo, Mode, Name, Result, WaiterInfo};
 use futures::{StreamExt, stream};
 
-use crate::acquire::strange;
+use crate::acquire::unexpected_reply;
 use crate::backend::Store;
 use crate::connect::{Answer, Call};
 
@@ -17,7 +17,7 @@ impl Store {
         let key = self.keys.lock(name);
         let call = Call::on(&self.scripts.inspect, &key);
         let answer = self.link.call(&call, self.config.answer_timeout).await?.0;
-        read(name, answer).ok_or_else(|| strange("to a look in an unknown form").into())
+        read(name, answer).ok_or_else(|| unexpected_reply("to a look in an unknown form").into())
     }
 
     /// `SCAN` finds the keys, also of locks that nobody holds any more; each is then looked at.

@@ -6,20 +6,20 @@
 
 mod acquire;
 mod backend;
+mod batcher;
 #[cfg(feature = "client")]
 pub mod client;
 mod config;
 mod connect;
 mod error;
 mod fence;
-mod how;
 mod inspect;
 mod key;
-mod many;
 pub mod node;
 mod release;
 mod renew;
 mod script;
+mod script_args;
 mod wait;
 mod wanted;
 

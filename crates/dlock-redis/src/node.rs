@@ -16,13 +16,13 @@ use dlock_core::backend::{AttemptId, Lease, Renewal};
 use dlock_core::{Error, ErrorKind, LockInfo, Mode, Name, Operation, Result};
 
 pub use self::life::Life;
-use crate::acquire::{MEMORY, strange};
+use crate::acquire::{TOMBSTONE_TTL, unexpected_reply};
 use crate::backend::Store;
 use crate::config::{Config, Style, Topology, address};
 use crate::connect::{Answer, Call, Link, millis};
 use crate::error::Trouble;
-use crate::how::Attempt32;
 use crate::script::Script;
+use crate::script_args::Attempt32;
 
 /// The highest token that may be proposed: counters have 16 digits, and a server adds to them without loss up to 2^53.
 pub const HIGHEST_PROPOSAL: u64 = 8_000_000_000_000_000;
@@ -141,7 +141,7 @@ impl Node {
         let mut store = Store::new(config.style(Style::Barging));
         // Nobody waits at a node, so it needs no inbox.
         store.link = Arc::new(Link::new(store.config.clone(), None));
-        store.many = None;
+        store.batcher = None;
         Ok(Self {
             store,
             place,
@@ -187,9 +187,9 @@ impl Node {
         let store = &self.store;
         let key = store.keys.lock(wish.name);
         let call = Call::on(&store.scripts.acquire, &key)
-            .arg(store.how.holder(wish.attempt, wish.label))
-            .arg(store.how.acquire(wish.mode, wish.lease, ""))
-            .arg(store.how.lasts(wish.lease).to_string())
+            .arg(store.script_args.holder(wish.attempt, wish.label))
+            .arg(store.script_args.acquire(wish.mode, wish.lease, ""))
+            .arg(store.script_args.lasts(wish.lease).to_string())
             .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
         let (answer, twice) = self.trip(&call).await?;
         Ok((read_taken(answer)?, twice))
@@ -216,9 +216,9 @@ impl Node {
             Answer::Number(_) => Ok(Raised::Gone),
             Answer::Text(counter) => match counter.parse() {
                 Ok(counter) => Ok(Raised::TooLow { counter }),
-                Err(_) => Err(strange("a counter that is no number").into()),
+                Err(_) => Err(unexpected_reply("a counter that is no number").into()),
             },
-            _ => Err(strange("to a raise in an unknown form").into()),
+            _ => Err(unexpected_reply("to a raise in an unknown form").into()),
         }
     }
 
@@ -238,7 +238,7 @@ impl Node {
         let key = store.keys.lock(name);
         let attempt = Attempt32::new(attempt);
         let call = if stray {
-            let memory = millis(MEMORY).to_string();
+            let memory = millis(TOMBSTONE_TTL).to_string();
             store
                 .call(&store.scripts.abandon, &key, attempt)
                 .arg(memory)
@@ -305,7 +305,7 @@ fn read_taken(answer: Answer) -> Result<Taken, Trouble> {
     match answer {
         Answer::Text(counter) => match counter.parse() {
             Ok(counter) => Ok(Taken::Held { counter }),
-            Err(_) => Err(strange("a counter that is no number")),
+            Err(_) => Err(unexpected_reply("a counter that is no number")),
         },
         Answer::List(parts) => match parts.as_slice() {
             [Answer::Number(left), Answer::Text(counter)] => Ok(Taken::Others {
@@ -315,16 +315,16 @@ fn read_taken(answer: Answer) -> Result<Taken, Trouble> {
                     .map(Duration::from_millis),
                 counter: counter
                     .parse()
-                    .map_err(|_| strange("a counter that is no number"))?,
+                    .map_err(|_| unexpected_reply("a counter that is no number"))?,
             }),
             [Answer::Text(what)] if what == "abandoned" => Err(Trouble::new(
                 ErrorKind::Store,
                 "this attempt was undone there a moment ago, and is refused",
             )
             .unsent()),
-            _ => Err(strange("an unknown list")),
+            _ => Err(unexpected_reply("an unknown list")),
         },
-        _ => Err(strange("in an unknown form")),
+        _ => Err(unexpected_reply("in an unknown form")),
     }
 }
 

@@ -3,25 +3,25 @@
 use dlock_core::backend::Lease;
 use dlock_core::{Error, ErrorKind, Mode, Name, Released, Result};
 
-use crate::acquire::{MEMORY, Past};
+use crate::acquire::{ReleaseHint, TOMBSTONE_TTL};
 use crate::backend::Store;
+use crate::batcher::{Dispatch, Said};
 use crate::config::Style;
 use crate::connect::{Answer, Call, millis};
 use crate::error::Trouble;
-use crate::how::Attempt32;
-use crate::many::{Said, Way};
+use crate::script_args::Attempt32;
 
 impl Store {
     pub(crate) async fn free(&self, lease: &Lease) -> Result<Released> {
-        let past = lease.native::<Past>().copied();
-        let many = self.many.as_ref();
+        let past = lease.native::<ReleaseHint>().copied();
+        let many = self.batcher.as_ref();
         let many = many.filter(|_| past.is_none() && lease.mode() == Mode::Exclusive);
         let mut twice = false;
         let mut until_answered = None;
         if let Some(many) = many {
             match many.free(|| (self.keys.lock(lease.name()), lease.attempt())) {
-                Way::Alone(alone) => until_answered = Some(alone),
-                Way::Together(place) => match place.answer(self.config.answer_timeout).await {
+                Dispatch::Alone(alone) => until_answered = Some(alone),
+                Dispatch::Together(place) => match place.answer(self.config.answer_timeout).await {
                     Ok(Said::Freed) => return Ok(Released::Freed),
                     Ok(_) => {}
                     Err(trouble) if trouble.may_go_again() => twice = trouble.is_sent(),
@@ -30,7 +30,7 @@ impl Store {
             }
         }
         // In a box: what goes together with others does not pay for the room.
-        let freed = Box::pin(self.free_alone(lease, past == Some(Past::Stray), twice)).await;
+        let freed = Box::pin(self.free_alone(lease, past == Some(ReleaseHint::Stray), twice)).await;
         drop(until_answered);
         freed
     }
@@ -39,7 +39,7 @@ impl Store {
     async fn free_alone(&self, lease: &Lease, stray: bool, twice: bool) -> Result<Released> {
         let key = self.keys.lock(lease.name());
         let attempt = Attempt32::new(lease.attempt());
-        let memory = if stray { millis(MEMORY) } else { 0 };
+        let memory = if stray { millis(TOMBSTONE_TTL) } else { 0 };
         let call = if self.config.style == Style::Plain {
             let tombstone = self.tombstone(&key, lease.attempt())?;
             let keys = [key.as_str(), tombstone.as_str()];

@@ -6,13 +6,13 @@ use dlock_core::backend::{Lease, Renewal};
 use dlock_core::{ErrorKind, LossReason, Mode};
 use futures::future::join_all;
 
-use crate::acquire::strange;
+use crate::acquire::unexpected_reply;
 use crate::backend::Store;
 use crate::config::Style;
 use crate::connect::{Answer, Call, millis};
 use crate::error::Trouble;
-use crate::how::Attempt32;
 use crate::key::HOLDERS;
+use crate::script_args::Attempt32;
 
 impl Store {
     pub(crate) async fn extend(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
@@ -46,8 +46,8 @@ impl Store {
             keys.push(key);
             keys.extend(sides);
         }
-        let mut call =
-            Call::new(&self.scripts.renew, keys.iter().map(String::as_str)).arg(self.how.fence());
+        let mut call = Call::new(&self.scripts.renew, keys.iter().map(String::as_str))
+            .arg(self.script_args.fence());
         for lease in leases {
             let attempt = Attempt32::new(lease.attempt());
             let sort: &[u8] = match lease.mode() {
@@ -65,7 +65,7 @@ impl Store {
         let limit = self.config.answer_timeout.min(half);
         let answers = match self.link.call_urgently(&call, limit).await? {
             Answer::List(answers) if answers.len() == leases.len() => answers,
-            _ => return Err(strange("to a renewal in an unknown form")),
+            _ => return Err(unexpected_reply("to a renewal in an unknown form")),
         };
         let renewals = answers.into_iter().map(|answer| match answer {
             Answer::Number(1) => Renewal::Extended,

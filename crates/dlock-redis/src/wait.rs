@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, AttemptId, Busy, Request};
+use dlock_core::backend::{AttemptId, Busy, Outcome, Request};
 use dlock_core::{ErrorKind, Moment, Result};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::acquire::{Begun, MEMORY, Past, Reply};
+use crate::acquire::{Begun, ReleaseHint, Reply, TOMBSTONE_TTL};
 use crate::backend::Store;
+use crate::batcher::Alone;
 use crate::connect::millis;
 use crate::fence;
-use crate::many::Alone;
 use crate::wanted::Listening;
 
 /// Signs of life within one waiter lease.
@@ -101,9 +101,9 @@ struct Asked {
 
 impl Store {
     /// Waits in the store's queue until the lock is ours or the deadline has passed.
-    pub(crate) async fn wait(&self, request: &Request) -> Result<Attempt> {
+    pub(crate) async fn wait(&self, request: &Request) -> Result<Outcome> {
         match self.begin(request).await? {
-            Begun::Held(lease) => Ok(Attempt::Held(lease)),
+            Begun::Held(lease) => Ok(Outcome::Held(lease)),
             // In a box: what goes together with others does not pay for the room.
             Begun::Ask { alone, stray } => Box::pin(self.stand_in(request, alone, stray)).await,
         }
@@ -114,7 +114,7 @@ impl Store {
         request: &Request,
         mut alone: Option<Alone>,
         mut stray: bool,
-    ) -> Result<Attempt> {
+    ) -> Result<Outcome> {
         let place = self.inbox.enter(request.attempt());
         let mut asked: Option<Asked> = None;
         loop {
@@ -192,7 +192,7 @@ impl Store {
         let recent = request.now().since(asked.sent) <= request.lease() / 4;
         (token > asked.last_token && recent && self.acquires.is_none()).then(|| {
             let lease = fence::lease(request, asked.sent, token);
-            Reply::Held(lease.with_native(Arc::new(Past::Contended)))
+            Reply::Held(lease.with_native(Arc::new(ReleaseHint::Contended)))
         })
     }
 
@@ -207,14 +207,14 @@ impl Store {
     }
 
     /// The deadline has passed: gives the place up.
-    async fn leave(&self, request: &Request, stray: bool) -> Result<Attempt> {
+    async fn leave(&self, request: &Request, stray: bool) -> Result<Outcome> {
         // When every request was answered, nothing can come later, and nothing need be remembered.
-        let memory = if stray { millis(MEMORY) } else { 0 };
+        let memory = if stray { millis(TOMBSTONE_TTL) } else { 0 };
         if self.undo(request, memory).await.is_err() {
             // Core drops this future in a moment and abandons the attempt until the store confirms it.
             std::future::pending::<()>().await;
         }
-        Ok(Attempt::Busy(Busy::default()))
+        Ok(Outcome::Busy(Busy::default()))
     }
 }
 

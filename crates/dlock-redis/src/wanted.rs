@@ -17,11 +17,11 @@ use dlock_core::Name;
 use dlock_core::backend::{AttemptId, Lease};
 use tokio::sync::Notify;
 
-use crate::acquire::strange;
+use crate::acquire::unexpected_reply;
 use crate::backend::Store;
 use crate::connect::{Answer, Call, millis};
 use crate::error::Trouble;
-use crate::how::Attempt32;
+use crate::script_args::Attempt32;
 
 /// The holds of a client that listen.
 #[derive(Debug, Default)]
@@ -132,7 +132,9 @@ impl Store {
         };
         match self.link.call(&call, self.config.answer_timeout).await?.0 {
             Answer::Number(others) => Ok(others == 1),
-            _ => Err(strange("to a holder that listens in an unknown form")),
+            _ => Err(unexpected_reply(
+                "to a holder that listens in an unknown form",
+            )),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dlock_core::backend::{Attempt, Backoff, Busy, Lease, Request};
+use dlock_core::backend::{Backoff, Busy, Lease, Outcome, Request};
 use dlock_core::{Error, ErrorKind, HeldNow, Mode, Result};
 use dlock_redis::node::{Raised, Taken};
 use futures::StreamExt;
@@ -27,8 +27,8 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// What one vote came to.
-enum Outcome {
-    Decided(Attempt),
+enum VoteResult {
+    Decided(Outcome),
     Split(Busy),
 }
 
@@ -49,14 +49,14 @@ impl Said {
 
 impl Nodes {
     /// One attempt. A vote that is split, so that nobody has the lock, is repeated after a random pause: each of those who ask
-    /// would else be told that others hold it (R32).
-    pub(crate) async fn ask_all(self: &Arc<Self>, request: &Request) -> Result<Attempt> {
+    /// would else be told that others hold it.
+    pub(crate) async fn ask_all(self: &Arc<Self>, request: &Request) -> Result<Outcome> {
         self.accepts(request)?;
         let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
         for _ in 1..VOTES {
             match self.vote(request, None).await? {
-                Outcome::Decided(attempt) => return Ok(attempt),
-                Outcome::Split(_) => {}
+                VoteResult::Decided(attempt) => return Ok(attempt),
+                VoteResult::Split(_) => {}
             }
             let again = request.now() + backoff.pause();
             if request.deadline().is_some_and(|deadline| deadline <= again) {
@@ -72,15 +72,15 @@ impl Nodes {
         self: &Arc<Self>,
         request: &Request,
         gate: Option<usize>,
-    ) -> Result<Attempt> {
+    ) -> Result<Outcome> {
         self.accepts(request)?;
         Ok(match self.vote(request, gate).await? {
-            Outcome::Decided(attempt) => attempt,
-            Outcome::Split(busy) => Attempt::Busy(busy),
+            VoteResult::Decided(attempt) => attempt,
+            VoteResult::Split(busy) => Outcome::Busy(busy),
         })
     }
 
-    async fn vote(self: &Arc<Self>, request: &Request, gate: Option<usize>) -> Result<Outcome> {
+    async fn vote(self: &Arc<Self>, request: &Request, gate: Option<usize>) -> Result<VoteResult> {
         let limit = self.patience(request.lease()).min(request.trip_timeout());
         let mut ballot = Ballot::new(self.count());
         let mut words = Words::new(self.count());
@@ -106,7 +106,7 @@ impl Nodes {
                     Vote::Others(_, free_in) => {
                         let retry_after = free_in;
                         self.undo_later(stake, FuturesUnordered::<Ready<(usize, ())>>::new());
-                        return Ok(Outcome::Decided(Attempt::Busy(Busy { retry_after })));
+                        return Ok(VoteResult::Decided(Outcome::Busy(Busy { retry_after })));
                     }
                     // The others mostly agree with its number.
                     Vote::Granted(counter) => proposed = counter,
@@ -144,7 +144,7 @@ impl Nodes {
                         nodes.vouch_soon(lease).await;
                     });
                 }
-                Ok(Outcome::Decided(Attempt::Held(lease)))
+                Ok(VoteResult::Decided(Outcome::Held(lease)))
             }
             Verdict::Others | Verdict::Split | Verdict::Apart => {
                 let busy = Busy {
@@ -152,12 +152,12 @@ impl Nodes {
                 };
                 self.give_back(stake, asks, limit).await;
                 Ok(match verdict {
-                    Verdict::Others => Outcome::Decided(Attempt::Busy(busy)),
-                    _ => Outcome::Split(busy),
+                    Verdict::Others => VoteResult::Decided(Outcome::Busy(busy)),
+                    _ => VoteResult::Split(busy),
                 })
             }
             // Core abandons the attempt, everywhere.
-            Verdict::Open | Verdict::Failed => Err(self.explain(words, self.quorum)),
+            Verdict::Open | Verdict::Failed => Err(self.quorum_error(words, self.quorum)),
         }
     }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{
     Capabilities, Error, Fairness, Liveness, LockInfo, Name, Operation, Reach, Released, Result,
     WakeUp, kit,
@@ -65,7 +65,7 @@ fn capabilities(config: &Config) -> Capabilities {
         "a hold is at a quorum of nodes, each of which keeps every write: it survives restarts, and the loss of a minority"
     } else {
         "a hold is in memory at a quorum of nodes: it survives the loss of a minority; a node that restarts does not count until \
-         the longest lease has passed (R33)"
+         the longest lease has passed"
     };
     capabilities
 }
@@ -80,12 +80,12 @@ impl Backend for RedlockBackend {
         &self.identity
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         self.nodes.ask_all(request).await
     }
 
     /// Waiters leave the pauses after a split vote to core's back-off: many of them that repeat at once only collide again.
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         let (longest, mut waiter) = (self.retry, Waiter::new(&self.nodes));
         kit::poll(request, longest, || waiter.ask(request)).await
     }

@@ -79,14 +79,14 @@ impl Config {
         let mut nodes = Vec::new();
         for url in urls {
             let mut parsed =
-                BackendUrl::parse(url.as_ref()).map_err(|error| Self::URL.explain(error))?;
+                BackendUrl::parse(url.as_ref()).map_err(|error| Self::URL.with_context(error))?;
             for key in ["prefix", "style"] {
                 if parsed
                     .take::<String>(key)
-                    .map_err(|error| Self::URL.explain(error))?
+                    .map_err(|error| Self::URL.with_context(error))?
                     .is_some()
                 {
-                    return Err(Self::URL.explain(Error::invalid(format!(
+                    return Err(Self::URL.with_context(Error::invalid(format!(
                         "the URL of the node {parsed} sets {key:?}, which is the same for the whole quorum: leave it out there"
                     ))));
                 }
@@ -186,7 +186,7 @@ impl Config {
 
     /// The longest lease that any client of these nodes uses. Default: 30 s. From 20 ms to 7 days.
     ///
-    /// A node that has been running for a shorter time is not counted (R33): it may have lost its data, and with it who holds. So a
+    /// A node that has been running for a shorter time is not counted: it may have lost its data, and with it who holds. So a
     /// quorum that was started just now gives no locks for this long. A longer lease is refused by this client.
     pub fn longest_lease(mut self, lease: Duration) -> Self {
         self.longest_lease = lease;

@@ -74,7 +74,7 @@ impl Nodes {
         }
         if refused || words.agreed() < self.quorum {
             let needed = if refused { self.count() } else { self.quorum };
-            return Err(self.explain(words, needed));
+            return Err(self.quorum_error(words, needed));
         }
         Ok(())
     }
@@ -125,7 +125,7 @@ impl Nodes {
     }
 
     /// The error that names every node.
-    pub(crate) fn explain(&self, words: Words, needed: usize) -> Error {
+    pub(crate) fn quorum_error(&self, words: Words, needed: usize) -> Error {
         words.error(self.peers.iter().map(|peer| peer.node.place()), needed)
     }
 

@@ -138,7 +138,7 @@ impl Nodes {
             if let Some(limit) = limit {
                 words.time_up(limit);
             }
-            return Err(self.explain(words, self.quorum));
+            return Err(self.quorum_error(words, self.quorum));
         }
         let merged = merge(seen, self.count(), self.quorum);
         Ok(merged.into_iter().map(with_first_tokens).collect())

@@ -97,7 +97,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// Whether what is answered on the connection of this life counts (R33): a server that came back without its data has forgotten who
+/// Whether what is answered on the connection of this life counts: a server that came back without its data has forgotten who
 /// holds, until every hold that it gave before has ended.
 pub(crate) fn is_of_age(life: &Life, longest_lease: Duration) -> Result<(), String> {
     let age = life.age();

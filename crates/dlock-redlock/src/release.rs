@@ -79,7 +79,7 @@ impl Nodes {
                 Ok(released)
             }
             // Core tries again.
-            None => Err(self.explain(words, self.quorum)),
+            None => Err(self.quorum_error(words, self.quorum)),
         }
     }
 
@@ -107,7 +107,7 @@ impl Nodes {
             .agreement(&mut frees, limit, &mut words, |_| Word::Agreed("undone"))
             .await;
         if !enough {
-            return Err(self.explain(words, self.quorum));
+            return Err(self.quorum_error(words, self.quorum));
         }
         let found = stake.freed();
         self.undo_later(stake, frees);
@@ -132,7 +132,7 @@ impl Nodes {
         let enough = self.agreement(&mut shares, limit, &mut words, word).await;
         if !enough {
             let lost = words.against() > self.count() - self.quorum;
-            let error = self.explain(words, self.quorum);
+            let error = self.quorum_error(words, self.quorum);
             return Err(if lost {
                 Error::new(ErrorKind::Lost, error.message().to_owned())
             } else {

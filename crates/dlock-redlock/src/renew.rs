@@ -10,7 +10,7 @@ use dlock_core::{Error, LossReason, Result};
 use futures::StreamExt;
 use tokio::time::{Instant, sleep_until};
 
-pub(crate) use self::count::{Count, Extension, Outcome};
+pub(crate) use self::count::{Count, Extension, Progress};
 use crate::connect::Nodes;
 use crate::error::{Word, Words};
 use crate::stake::{Stake, bit};
@@ -30,7 +30,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn outcome(&self, nodes: &Nodes) -> Outcome {
+    fn outcome(&self, nodes: &Nodes) -> Progress {
         self.count.outcome(nodes.count(), nodes.quorum)
     }
 }
@@ -55,7 +55,7 @@ impl Nodes {
         let mut gone = Vec::new();
         while tallies
             .iter()
-            .any(|tally| matches!(tally.outcome(self), Outcome::Open))
+            .any(|tally| matches!(tally.outcome(self), Progress::Open))
         {
             let answer = tokio::select! {
                 biased;
@@ -73,11 +73,11 @@ impl Nodes {
         let mut renewals = Vec::with_capacity(leases.len());
         for tally in &mut tallies {
             renewals.push(match tally.outcome(self) {
-                Outcome::Extended => Renewal::Extended,
-                Outcome::Lost => Renewal::Lost(tally.reason),
-                Outcome::Open => {
+                Progress::Extended => Renewal::Extended,
+                Progress::Lost => Renewal::Lost(tally.reason),
+                Progress::Open => {
                     let words = std::mem::replace(&mut tally.words, Words::new(self.count()));
-                    Renewal::Failed(self.explain(words, self.quorum))
+                    Renewal::Failed(self.quorum_error(words, self.quorum))
                 }
             });
             tally.vouch(self);
@@ -156,7 +156,7 @@ impl Nodes {
             let (Some(lease), Some(tally)) = (leases.get(index), tallies.get(index)) else {
                 continue;
             };
-            if matches!(tally.outcome(self), Outcome::Lost) {
+            if matches!(tally.outcome(self), Progress::Lost) {
                 continue;
             }
             let proposed = tally.stake.proposal(node);

@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dlock_core::backend::{Attempt, AttemptId, Request};
+use dlock_core::backend::{AttemptId, Outcome, Request};
 use dlock_core::{Name, Result};
 
 use crate::connect::Nodes;
@@ -90,7 +90,7 @@ impl<'a> Waiter<'a> {
     pub(crate) fn ask<'r>(
         &mut self,
         request: &'r Request,
-    ) -> impl Future<Output = Result<Attempt>> + Send + use<'a, 'r> {
+    ) -> impl Future<Output = Result<Outcome>> + Send + use<'a, 'r> {
         let (nodes, is_first) = (self.nodes, self.asked == 0);
         // Mostly it is free, and then nobody needs a gate.
         let gate = nodes.gate_of(request.name()).filter(|_| !is_first);

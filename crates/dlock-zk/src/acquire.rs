@@ -5,7 +5,7 @@ mod queued;
 
 use std::sync::Arc;
 
-use dlock_core::backend::{Attempt, Busy, Request};
+use dlock_core::backend::{Busy, Outcome, Request};
 use dlock_core::{Error, Mode, Moment, Result, kit};
 
 pub(crate) use self::queued::{Node, Queued, Telling, removed};
@@ -20,9 +20,9 @@ use crate::queue::{
 const TRIES: usize = 10;
 
 impl ZkBackend {
-    pub(crate) async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    pub(crate) async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         if self.is_in_vain(request).await? {
-            return Ok(Attempt::Busy(Busy::default()));
+            return Ok(Outcome::Busy(Busy::default()));
         }
         let mut queued = self.enter(request, true).await?;
         loop {
@@ -42,7 +42,7 @@ impl ZkBackend {
             }
         }
         queued.leave().await?;
-        Ok(Attempt::Busy(Busy::default()))
+        Ok(Outcome::Busy(Busy::default()))
     }
 
     /// Whether others hold the lock, as the leader has it. Then a try takes no place: others who come just then would find it in their

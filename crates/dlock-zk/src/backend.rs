@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{
     Capabilities, Fairness, Hearing, Liveness, LockInfo, Name, Operation, Reach, Released, Result,
     WakeUp,
@@ -66,7 +66,7 @@ fn capabilities(ttl: Duration) -> Capabilities {
         bound: Duration::from_millis(100),
     };
     capabilities.liveness = Liveness::Session { ttl };
-    capabilities.early_end = Pace::of(ttl).early_end();
+    capabilities.early_expiry = Pace::of(ttl).early_expiry();
     capabilities.reach = Reach::Network;
     capabilities.shared = true;
     capabilities.downgrade = true;
@@ -89,11 +89,11 @@ impl Backend for ZkBackend {
         &self.identity
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         self.try_acquire(request).await
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         self.acquire(request).await
     }
 

@@ -165,7 +165,8 @@ impl Config {
     /// [`Denied`](dlock_core::ErrorKind::Denied) when the server does not accept the credentials.
     pub async fn connect(self) -> Result<ZkBackend> {
         dlock_core::backend::need_runtime("zk")?;
-        self.check().map_err(|error| Self::URL.explain(error))?;
+        self.check()
+            .map_err(|error| Self::URL.with_context(error))?;
         ZkBackend::connect(self).await
     }
 

@@ -1,5 +1,6 @@
 //! The client: one session, its connections, and its requests. No other folder knows how ZooKeeper speaks.
 
+mod diagnose;
 mod dial;
 mod ghosts;
 mod greet;
@@ -12,7 +13,6 @@ mod sasl;
 mod serve;
 mod talk;
 mod watches;
-mod why;
 
 use std::fmt;
 use std::sync::Arc;

@@ -47,7 +47,7 @@ impl Pace {
     /// A renewal proves that the leader knows the session, not that it has just heard of it: followers report signs of life every half
     /// tick, and one that is cut off together with its client reports none of those since. A session is at least two ticks long,
     /// so half a tick is at most a quarter of it; and the sign of life before the lost ones is one heartbeat of the client older.
-    pub(crate) fn early_end(self) -> Duration {
+    pub(crate) fn early_expiry(self) -> Duration {
         self.0 / 4 + self.heartbeat()
     }
 }
@@ -62,7 +62,7 @@ mod tests {
             let session = Duration::from_millis(session);
             let pace = Pace::of(session);
             // Core takes one per cent and two milliseconds off, for clocks that drift.
-            let valid = session * 99 / 100 - Duration::from_millis(2) - pace.early_end();
+            let valid = session * 99 / 100 - Duration::from_millis(2) - pace.early_expiry();
             let renewed = valid / 3 + pace.silence() + 2 * pace.pause();
             assert!(renewed < valid, "{session:?}: {renewed:?} of {valid:?}");
             assert!(2 * pace.heartbeat() < pace.silence());
@@ -74,7 +74,7 @@ mod tests {
     fn hold_ends_half_a_tick_and_a_heartbeat_early() {
         let ms = Duration::from_millis;
         for (session, early) in [(3_200, 1_100), (30_000, 9_000)] {
-            assert_eq!(Pace::of(ms(session)).early_end(), ms(early), "{session}");
+            assert_eq!(Pace::of(ms(session)).early_expiry(), ms(early), "{session}");
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, Busy, Request};
+use dlock_core::backend::{Busy, Outcome, Request};
 use dlock_core::{Error, ErrorKind, Mode, Moment, Result};
 
 use crate::ZkBackend;
@@ -30,7 +30,7 @@ enum Woken {
 }
 
 impl ZkBackend {
-    pub(crate) async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    pub(crate) async fn acquire(&self, request: &Request) -> Result<Outcome> {
         let mut queued = self.take_place(request).await?;
         loop {
             let woken = match queued.verdict.clone() {
@@ -46,7 +46,7 @@ impl ZkBackend {
                 Woken::Look => {}
                 Woken::Deadline => {
                     trip(request, queued.leave()).await?;
-                    return Ok(Attempt::Busy(Busy::default()));
+                    return Ok(Outcome::Busy(Busy::default()));
                 }
             }
         }

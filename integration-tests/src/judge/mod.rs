@@ -20,5 +20,5 @@ pub use plan::Expected;
 pub use plant::Plant;
 pub use recorder::{Recorder, now};
 pub use registers::Registers;
-pub use scenario::{Outcome, Scenario};
+pub use scenario::{RoundReport, Scenario};
 pub use store::{Site, Store};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use dlocks::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlocks::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlocks::{Capabilities, Clock, LockInfo, Locks, Name, Released, Result, Settings, SystemClock};
 use serde::{Deserialize, Serialize};
 
@@ -37,13 +37,13 @@ impl Liar {
         Locks::builder(liar).settings(settings).build()
     }
 
-    fn bend(&self, request: &Request, attempt: Attempt) -> Attempt {
+    fn bend(&self, request: &Request, attempt: Outcome) -> Outcome {
         match (self.plant, attempt) {
-            (Plant::GrantsWhatIsBusy, Attempt::Busy(_)) => {
+            (Plant::GrantsWhatIsBusy, Outcome::Busy(_)) => {
                 let lease = Lease::new(request, SystemClock.now());
-                Attempt::Held(lease.with_token(u64::MAX / 2))
+                Outcome::Held(lease.with_token(u64::MAX / 2))
             }
-            (Plant::OneToken, Attempt::Held(lease)) => Attempt::Held(lease.with_token(7)),
+            (Plant::OneToken, Outcome::Held(lease)) => Outcome::Held(lease.with_token(7)),
             (_, attempt) => attempt,
         }
     }
@@ -59,12 +59,12 @@ impl Backend for Liar {
         self.inner.identity()
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         let attempt = self.inner.try_acquire(request).await?;
         Ok(self.bend(request, attempt))
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         let attempt = self.inner.acquire(request).await?;
         Ok(self.bend(request, attempt))
     }
@@ -103,8 +103,8 @@ impl Backend for Liar {
         self.inner.changed(name, seen).await;
     }
 
-    fn keeps_order(&self) -> bool {
-        self.inner.keeps_order()
+    fn sends_in_order(&self) -> bool {
+        self.inner.sends_in_order()
     }
 
     async fn close(&self) -> Result<()> {

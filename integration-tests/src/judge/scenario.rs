@@ -41,7 +41,7 @@ pub struct Scenario {
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct RoundReport {
     /// What the checkers found.
     pub findings: Vec<Finding>,
     /// How many holds there were.
@@ -54,7 +54,7 @@ pub struct Outcome {
     pub took: Duration,
 }
 
-impl Outcome {
+impl RoundReport {
     /// How often each kind was found.
     #[must_use]
     pub fn kinds(&self) -> BTreeMap<Kind, usize> {
@@ -117,7 +117,7 @@ impl Scenario {
     ///
     /// # Errors
     /// When a server or a worker does not do what it should. What the lock did wrong is a finding, no error.
-    pub async fn run(&self, shared: Option<Arc<Site>>) -> Result<Outcome> {
+    pub async fn run(&self, shared: Option<Arc<Site>>) -> Result<RoundReport> {
         let start = Instant::now();
         let site = match shared {
             Some(site) => site,
@@ -194,7 +194,7 @@ impl Scenario {
             at: 0,
             detail,
         }));
-        Ok(Outcome {
+        Ok(RoundReport {
             findings,
             holds: dlock_judge::holds(&history).len(),
             history: path,

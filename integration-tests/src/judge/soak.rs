@@ -9,7 +9,7 @@ use futures::StreamExt;
 
 use super::faults::Fault;
 use super::plan::{self, Expected};
-use super::scenario::{Outcome, Scenario};
+use super::scenario::{RoundReport, Scenario};
 use super::store::{Site, Store};
 use super::table::{self, Seen};
 
@@ -111,7 +111,7 @@ pub struct Run {
     /// What was expected.
     pub expected: Expected,
     /// What came of it.
-    pub outcome: crate::Result<Outcome>,
+    pub outcome: crate::Result<RoundReport>,
 }
 
 impl Run {

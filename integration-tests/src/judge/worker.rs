@@ -77,7 +77,7 @@ struct Worker {
 pub async fn work(job: Job) -> Result<(), Box<dyn std::error::Error>> {
     let recorder = Recorder::open(&job.history, job.process)?;
     let settings = Settings::new()
-        .outage(Duration::from_secs(120))
+        .retry_unreachable_for(Duration::from_secs(120))
         .linger(Duration::from_millis(job.linger));
     let locks = match job.plant {
         None => connect(&job.url, settings).await?,

@@ -1,4 +1,4 @@
-//! R1 with the stock in a Redis.
+//! The flash sale with the stock in a Redis.
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dlock_core::backend::{
-    Attempt, Backend, BackendUrl, Busy, Lease, Renewal, Request, need_runtime,
+    Backend, BackendUrl, Busy, Lease, Outcome, Renewal, Request, need_runtime,
 };
 use dlock_core::{Capabilities, Error, ErrorKind, HeldNow, LossReason, Released, Result, WakeUp};
 use tokio_postgres::types::{ToSql, Type};
@@ -61,7 +61,7 @@ impl Config {
             .await?
             .batch_execute(SCHEMA)
             .await
-            .map_err(explain)?;
+            .map_err(with_context)?;
         Ok(backend)
     }
 }
@@ -142,7 +142,9 @@ impl SmallBackend {
         let connect = tokio::time::timeout(limit, self.config.server.connect(NoTls));
         // Nothing was sent, so nothing of the attempt can be there.
         let (client, connection) = match connect.await {
-            Ok(connected) => connected.map_err(|error| explain(error).with_held(HeldNow::No))?,
+            Ok(connected) => {
+                connected.map_err(|error| with_context(error).with_held(HeldNow::No))?
+            }
             Err(_) => return Err(no_answer(limit).with_held(HeldNow::No)),
         };
         tokio::spawn(connection); // it ends when the last handle of the client is dropped
@@ -161,7 +163,7 @@ impl SmallBackend {
         match answer.await {
             Ok(rows) => {
                 under_way.answered = true;
-                rows.map_err(explain)
+                rows.map_err(with_context)
             }
             Err(_) => Err(no_answer(limit)),
         }
@@ -175,7 +177,7 @@ fn no_answer(limit: Duration) -> Error {
 }
 
 /// A refusal is `Denied`, a broken connection `Unreachable`, anything else that the server says `Store`: never busy (C5).
-fn explain(error: tokio_postgres::Error) -> Error {
+fn with_context(error: tokio_postgres::Error) -> Error {
     let kind = match error.code().map(|code| code.code()) {
         None => ErrorKind::Unreachable, // not the server's word: the connection broke
         Some("42501" | "25006" | "28000" | "28P01" | "3D000") => ErrorKind::Denied,
@@ -205,7 +207,7 @@ impl Backend for SmallBackend {
         &self.config.identity
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         let (name, owner) = (request.name().as_str(), *request.attempt().as_uuid());
         let lease = millis(request.lease());
         let from = request.now(); // before it is sent (C7)
@@ -218,10 +220,10 @@ impl Backend for SmallBackend {
             .ask("SELECT small_acquire($1, $2, $3)", &arguments)
             .await?;
         let given = rows.first().map(|row| row.try_get(0)).transpose();
-        let given: i64 = given.map_err(explain)?.unwrap_or(0);
+        let given: i64 = given.map_err(with_context)?.unwrap_or(0);
         Ok(match u64::try_from(given) {
-            Ok(0) => Attempt::Busy(Busy::default()),
-            Ok(token) => Attempt::Held(Lease::new(request, from).with_token(token)),
+            Ok(0) => Outcome::Busy(Busy::default()),
+            Ok(token) => Outcome::Held(Lease::new(request, from).with_token(token)),
             Err(_) => {
                 let text = "this attempt was abandoned: make a new one";
                 return Err(Error::new(ErrorKind::Store, text).with_held(HeldNow::No));

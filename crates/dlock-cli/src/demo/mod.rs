@@ -1,4 +1,4 @@
-//! `dlock demo`: the flash sale (R1). Many workers in several processes buy from one stock, without a lock and with one.
+//! `dlock demo`: the flash sale. Many workers in several processes buy from one stock, without a lock and with one.
 
 mod picture;
 mod report;
@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use crate::connect::{Store, leave, shown};
 use crate::demo::report::{Report, Tally};
 use crate::demo::stock::Stock;
-use crate::exit::{Failure, Outcome, UNAVAILABLE, UNSAFE};
+use crate::exit::{ExitResult, Failure, UNAVAILABLE, UNSAFE};
 use crate::show;
 
 /// Handed to the workers in their environment: a URL may hold a password, and everybody can read a command line.
@@ -65,7 +65,7 @@ pub(crate) struct DemoArgs {
     no_lock: bool,
 }
 
-pub(crate) async fn run(store: &Store, args: &DemoArgs) -> Outcome {
+pub(crate) async fn run(store: &Store, args: &DemoArgs) -> ExitResult {
     if args.processes > args.workers {
         return Err(Failure::usage(format!(
             "--processes {} is more than --workers {}: give each process a worker",

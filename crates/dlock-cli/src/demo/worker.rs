@@ -13,7 +13,7 @@ use crate::connect::leave;
 use crate::demo::report::Tally;
 use crate::demo::stock::{self, Stock};
 use crate::demo::{WORKER_URL, lost_worker};
-use crate::exit::{Failure, Outcome};
+use crate::exit::{ExitResult, Failure};
 
 /// How often the progress is told.
 const TELL: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ pub(crate) struct WorkerArgs {
     lock: Option<String>,
 }
 
-pub(crate) async fn run(args: &WorkerArgs) -> Outcome {
+pub(crate) async fn run(args: &WorkerArgs) -> ExitResult {
     let url = std::env::var(WORKER_URL).map_err(|error| lost_worker(&error))?;
     let stock: Rc<dyn Stock> = stock::open(&url, &args.place).await?.into();
     let locks = match &args.lock {

@@ -31,7 +31,7 @@ use futures::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::connect::{Store, leave, shown};
-use crate::exit::{Outcome, UNSAFE};
+use crate::exit::{ExitResult, UNSAFE};
 use crate::show;
 
 /// Small enough not to disturb, large enough for a median.
@@ -119,7 +119,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("postgres", |patient| Box::pin(postgres::check(patient))),
 ];
 
-pub(crate) async fn run(store: &Store) -> Outcome {
+pub(crate) async fn run(store: &Store) -> ExitResult {
     let url = store.url()?;
     let started = Instant::now();
     let locks = crate::connect::open(&url, Settings::new()).await?;

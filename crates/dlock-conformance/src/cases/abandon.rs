@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, Renewal};
+use dlock_core::backend::{Outcome, Renewal};
 use dlock_core::{Capability, Mode, Released, Result};
 
 use crate::World;
@@ -34,11 +34,11 @@ async fn attempt_that_arrives_after_its_abandon_holds_nothing(world: World) -> R
         let backend = world.backend().await?;
         let request = world.request(&name, mode);
         backend.abandon(&request).await?;
-        if let Ok(Attempt::Held(_)) = backend.try_acquire(&request).await {
+        if let Ok(Outcome::Held(_)) = backend.try_acquire(&request).await {
             panic!("an abandoned attempt got the lock ({mode})");
         }
         let waits = backend.acquire(&request);
-        if let Ended::Done(Ok(Attempt::Held(_))) = polled(waits, usize::MAX, A_WHILE).await {
+        if let Ended::Done(Ok(Outcome::Held(_))) = polled(waits, usize::MAX, A_WHILE).await {
             panic!("an abandoned attempt waited and got the lock ({mode})");
         }
         backend.abandon(&request).await?;
@@ -56,7 +56,7 @@ async fn attempt_that_arrives_seconds_after_its_abandon_holds_nothing(world: Wor
         // One that nothing was known of, one that had the lock, and one that others followed.
         let (never, held) = (world.request(&name, mode), world.request(&name, mode));
         backend.abandon(&never).await?;
-        let Attempt::Held(_) = backend.try_acquire(&held).await? else {
+        let Outcome::Held(_) = backend.try_acquire(&held).await? else {
             panic!("a free lock is busy ({mode})");
         };
         backend.abandon(&held).await?;
@@ -66,7 +66,7 @@ async fn attempt_that_arrives_seconds_after_its_abandon_holds_nothing(world: Wor
         for (request, which) in [(&never, "never known"), (&held, "held before")] {
             let answer = backend.try_acquire(request).await;
             assert!(
-                !matches!(answer, Ok(Attempt::Held(_))),
+                !matches!(answer, Ok(Outcome::Held(_))),
                 "{LATE:?} after its abandon an attempt ({mode}, {which}) was expected to be refused; it got the lock"
             );
         }
@@ -103,7 +103,7 @@ async fn abandoned_hold_is_free(world: World) -> Result<()> {
     let name = world.name();
     let backend = world.backend().await?;
     let request = world.request(&name, Mode::Exclusive);
-    let Attempt::Held(lease) = backend.try_acquire(&request).await? else {
+    let Outcome::Held(lease) = backend.try_acquire(&request).await? else {
         panic!("a free lock is busy");
     };
     backend.abandon(&request).await?;

@@ -41,7 +41,9 @@ fn expect_refusal_kind(error: &Error) {
 async fn refused_client_is_told_so(world: World) -> Result<()> {
     let (held, free) = (world.name(), world.name());
     let guard = world.client().await?.mutex(&held)?.lock().await?;
-    let (locks, fault) = world.faulty(world.long().outage(LIMIT)).await?;
+    let (locks, fault) = world
+        .faulty(world.long().retry_unreachable_for(LIMIT))
+        .await?;
     fault.deny().await;
     for name in [&held, &free] {
         let mutex = locks.mutex(name)?;
@@ -127,7 +129,9 @@ async fn refused_release_is_done_later(world: World) -> Result<()> {
 async fn refused_waiter_is_told(world: World) -> Result<()> {
     let name = world.name();
     let guard = world.client().await?.mutex(&name)?.lock().await?;
-    let (locks, fault) = world.faulty(world.long().outage(LIMIT)).await?;
+    let (locks, fault) = world
+        .faulty(world.long().retry_unreachable_for(LIMIT))
+        .await?;
     fault.deny().await;
     let mutex = locks.mutex(&name)?;
     let error = world.soon("a refused waiter is told", mutex.lock()).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use dlock_core::backend::Attempt;
+use dlock_core::backend::Outcome;
 use dlock_core::{
     Capability, ErrorKind, Fairness, Locks, LossReason, Mode, MultiLock, Order, Owner, Released,
     Result,
@@ -285,19 +285,19 @@ async fn attempts_through_one_backend_exclude_each_other(world: World) -> Result
     let name = world.name();
     let backend = world.backend().await?;
     let first = world.request(&name, Mode::Exclusive);
-    let Attempt::Held(lease) = backend.try_acquire(&first).await? else {
+    let Outcome::Held(lease) = backend.try_acquire(&first).await? else {
         panic!("a free lock is busy");
     };
     let second = world.request(&name, Mode::Exclusive);
     assert!(
-        matches!(backend.try_acquire(&second).await?, Attempt::Busy(_)),
+        matches!(backend.try_acquire(&second).await?, Outcome::Busy(_)),
         "the same client got the lock twice"
     );
     assert_eq!(backend.release(&lease).await?, Released::Freed);
     let third = world.request(&name, Mode::Exclusive);
     assert!(matches!(
         backend.try_acquire(&third).await?,
-        Attempt::Held(_)
+        Outcome::Held(_)
     ));
     backend.abandon(&third).await
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{Capability, Mode, Moment, Result};
 use futures::future::try_join_all;
 
@@ -42,8 +42,8 @@ pub(super) fn modes(world: &World) -> Vec<Mode> {
 
 async fn take(backend: &Arc<dyn Backend>, request: &Request) -> Result<Lease> {
     match backend.try_acquire(request).await? {
-        Attempt::Held(lease) => Ok(lease),
-        Attempt::Busy(_) => panic!("a free lock is busy ({})", request.mode()),
+        Outcome::Held(lease) => Ok(lease),
+        Outcome::Busy(_) => panic!("a free lock is busy ({})", request.mode()),
     }
 }
 
@@ -57,7 +57,7 @@ async fn expect_kept(world: &World, request: &Request, from: Moment, what: &str)
     let found = other.try_acquire(&probe).await?;
     // Read after the answer: a lease that is good now was good when the other one was told.
     let good = world.now() < from + request.lease() * 9 / 10;
-    if let Attempt::Held(_) = found {
+    if let Outcome::Held(_) = found {
         other.abandon(&probe).await?;
         assert!(
             good,
@@ -84,7 +84,7 @@ async fn repeated_attempt_extends_the_lease(world: World) -> Result<()> {
         assert_eq!(first.token(), again.token(), "one hold has one token");
         tokio::time::sleep(ROOMY / 2).await;
         let what = "an attempt was repeated, and its lease was not extended";
-        expect_kept(&world, &request, again.from(), what).await?;
+        expect_kept(&world, &request, again.counted_from(), what).await?;
         backend.abandon(&request).await
     });
     try_join_all(each).await?;
@@ -209,7 +209,7 @@ async fn expired_hold_is_free_for_a_try(world: World) -> Result<()> {
                 async || {
                     Ok(matches!(
                         other.try_acquire(&request).await?,
-                        Attempt::Held(_)
+                        Outcome::Held(_)
                     ))
                 },
             )

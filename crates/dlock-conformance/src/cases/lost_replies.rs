@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::backend::Attempt;
+use dlock_core::backend::Outcome;
 use dlock_core::{Capability, Guard, Mode, Released, Result};
 
 use super::exclusion::Resource;
@@ -42,11 +42,11 @@ async fn same_attempt_twice_is_one_hold(world: World) -> Result<()> {
             backend.try_acquire(&request).await?
         };
         match attempt {
-            Attempt::Held(lease) => {
+            Outcome::Held(lease) => {
                 tokens.push(lease.token());
                 held = Some(lease);
             }
-            Attempt::Busy(_) => panic!("the attempt that holds finds the lock busy"),
+            Outcome::Busy(_) => panic!("the attempt that holds finds the lock busy"),
         }
     }
     assert!(
@@ -66,18 +66,18 @@ async fn same_attempt_twice_takes_one_permit(world: World) -> Result<()> {
     for _ in 0..3 {
         assert!(matches!(
             backend.try_acquire(&first).await?,
-            Attempt::Held(_)
+            Outcome::Held(_)
         ));
     }
     let second = world.request(&name, mode);
     assert!(
-        matches!(backend.try_acquire(&second).await?, Attempt::Held(_)),
+        matches!(backend.try_acquire(&second).await?, Outcome::Held(_)),
         "one attempt took both permits"
     );
     let third = world.request(&name, mode);
     assert!(matches!(
         backend.try_acquire(&third).await?,
-        Attempt::Busy(_)
+        Outcome::Busy(_)
     ));
     backend.abandon(&first).await?;
     backend.abandon(&second).await?;
@@ -90,7 +90,7 @@ async fn same_reader_twice_is_one_reader(world: World) -> Result<()> {
     let request = world.request(&name, Mode::Shared);
     let mut held = None;
     for _ in 0..3 {
-        if let Attempt::Held(lease) = backend.try_acquire(&request).await? {
+        if let Outcome::Held(lease) = backend.try_acquire(&request).await? {
             held = Some(lease);
         }
     }

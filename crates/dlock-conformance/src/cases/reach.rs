@@ -48,7 +48,10 @@ async fn expect_errors(locks: &Locks, names: [&str; 2]) -> Result<()> {
 
 async fn cut_store_is_an_error_not_busy(world: World) -> Result<()> {
     let (free, held) = (world.name(), world.name());
-    let settings = world.long().outage(Duration::ZERO).trip_timeout(LIMIT);
+    let settings = world
+        .long()
+        .retry_unreachable_for(Duration::ZERO)
+        .trip_timeout(LIMIT);
     let (locks, fault) = world.faulty(settings).await?;
     let guard = world.client().await?.mutex(&held)?.lock().await?;
     fault.cut().await;
@@ -63,7 +66,7 @@ async fn hung_store_is_an_error_not_busy(world: World) -> Result<()> {
     let (free, held) = (world.name(), world.name());
     let settings = world
         .long()
-        .outage(Duration::ZERO)
+        .retry_unreachable_for(Duration::ZERO)
         .trip_timeout(LIMIT)
         .wait_at_most(LIMIT);
     let (locks, fault) = world.faulty(settings).await?;
@@ -78,7 +81,10 @@ async fn hung_store_is_an_error_not_busy(world: World) -> Result<()> {
 
 /// A client that is cut off and says so at once.
 async fn cut_off(world: &World) -> Result<Locks> {
-    let settings = world.long().outage(Duration::ZERO).trip_timeout(LIMIT);
+    let settings = world
+        .long()
+        .retry_unreachable_for(Duration::ZERO)
+        .trip_timeout(LIMIT);
     let (locks, fault) = world.faulty(settings).await?;
     fault.cut().await;
     Ok(locks)
@@ -111,7 +117,9 @@ async fn cut_store_is_an_error_for_several_locks(world: World) -> Result<()> {
 async fn waiter_is_told_when_the_store_goes_away(world: World) -> Result<()> {
     let name = world.name();
     let guard = world.client().await?.mutex(&name)?.lock().await?;
-    let (locks, fault) = world.faulty(world.long().outage(Duration::ZERO)).await?;
+    let (locks, fault) = world
+        .faulty(world.long().retry_unreachable_for(Duration::ZERO))
+        .await?;
     let waits = locks.mutex(&name)?;
     let waits = tokio::spawn(async move { waits.lock().await });
     world.expect_waiting(&name, 1).await?;

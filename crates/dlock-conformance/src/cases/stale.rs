@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{Capability, ErrorKind, LossReason, Mode, Released, Result};
 
 use crate::case::case_list;
@@ -28,8 +28,8 @@ case_list! {
 
 async fn take(backend: &Arc<dyn Backend>, request: &Request) -> Result<Lease> {
     match backend.try_acquire(request).await? {
-        Attempt::Held(lease) => Ok(lease),
-        Attempt::Busy(_) => panic!("a free lock is busy"),
+        Outcome::Held(lease) => Ok(lease),
+        Outcome::Busy(_) => panic!("a free lock is busy"),
     }
 }
 

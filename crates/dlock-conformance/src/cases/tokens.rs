@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dlock_core::backend::Attempt;
+use dlock_core::backend::Outcome;
 use dlock_core::{Capability, Guard, Mode, Released, Result};
 
 use crate::case::case_list;
@@ -125,7 +125,7 @@ async fn tokens_increase_in_quick_succession(world: World) -> Result<()> {
     for turn in 0..100 {
         let backend = &backends[turn % 2];
         let request = world.request(&name, Mode::Exclusive);
-        let Attempt::Held(lease) = backend.try_acquire(&request).await? else {
+        let Outcome::Held(lease) = backend.try_acquire(&request).await? else {
             panic!("a lock that was released is busy");
         };
         let token = lease.token().expect("the store promises tokens").get();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dlock_core::backend::Attempt;
+use dlock_core::backend::Outcome;
 use dlock_core::{Guard, Mode, Result};
 
 use crate::case::case_list;
@@ -83,14 +83,14 @@ async fn lease_counts_from_before_the_backend_was_asked(world: World) -> Result<
         } else {
             backend.try_acquire(&request).await?
         };
-        let Attempt::Held(lease) = attempt else {
+        let Outcome::Held(lease) = attempt else {
             panic!("a free lock is busy");
         };
         let latest = world.now().earlier(delay(&world));
         assert!(
-            lease.from() <= latest,
+            lease.counted_from() <= latest,
             "the lease counts from {:?} after the request was sent",
-            lease.from().since(latest)
+            lease.counted_from().since(latest)
         );
         backend.abandon(&request).await?;
     }
@@ -128,7 +128,9 @@ async fn validity_leaves_room_for_drift(world: World) -> Result<()> {
 }
 
 async fn grant_that_comes_too_late_is_an_error_and_undone(world: World) -> Result<()> {
-    let (locks, fault) = world.faulty(world.short().outage(Duration::ZERO)).await?;
+    let (locks, fault) = world
+        .faulty(world.short().retry_unreachable_for(Duration::ZERO))
+        .await?;
     let late = world.lease() * 3 / 2;
     for waits in [false, true] {
         let name = world.name();
@@ -150,7 +152,9 @@ async fn grant_that_comes_too_late_is_an_error_and_undone(world: World) -> Resul
 async fn grant_that_comes_too_late_for_a_waiter_is_an_error_and_undone(world: World) -> Result<()> {
     let name = world.name();
     let holder = world.client().await?.mutex(&name)?.lock().await?;
-    let (locks, fault) = world.faulty(world.short().outage(Duration::ZERO)).await?;
+    let (locks, fault) = world
+        .faulty(world.short().retry_unreachable_for(Duration::ZERO))
+        .await?;
     let waits = locks.mutex(&name)?;
     let waits = tokio::spawn(async move { waits.lock().await });
     world.expect_waiting(&name, 1).await?;

@@ -6,24 +6,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use dlock_conformance::async_trait;
-use dlock_core::backend::{Attempt, AttemptId, Backend, Busy, Lease, Request};
+use dlock_core::backend::{AttemptId, Backend, Busy, Lease, Outcome, Request};
 use dlock_core::{ErrorKind, Mode, Moment, Name, Released, Result};
 
 use super::{Client, Defect};
 
 /// A grant out of thin air, with a token that is higher than any other.
-fn invented(request: &Request) -> Attempt {
+fn invented(request: &Request) -> Outcome {
     static TOKENS: AtomicU64 = AtomicU64::new(1 << 40);
     let token = TOKENS.fetch_add(1, Ordering::Relaxed);
-    Attempt::Held(Lease::new(request, request.now()).with_token(token))
+    Outcome::Held(Lease::new(request, request.now()).with_token(token))
 }
 
 /// The same grant, with another token and another moment.
-fn altered(attempt: Attempt, request: &Request, from: Option<Moment>, token: u64) -> Attempt {
+fn altered(attempt: Outcome, request: &Request, from: Option<Moment>, token: u64) -> Outcome {
     match attempt {
-        Attempt::Held(lease) => {
-            let from = from.unwrap_or(lease.from());
-            Attempt::Held(Lease::new(request, from).with_token(token))
+        Outcome::Held(lease) => {
+            let from = from.unwrap_or(lease.counted_from());
+            Outcome::Held(Lease::new(request, from).with_token(token))
         }
         busy => busy,
     }
@@ -34,7 +34,7 @@ fn altered(attempt: Attempt, request: &Request, from: Option<Moment>, token: u64
 pub(crate) struct TokensNotSetAside(AtomicU64);
 
 impl TokensNotSetAside {
-    fn counted(&self, attempt: Attempt, request: &Request) -> Attempt {
+    fn counted(&self, attempt: Outcome, request: &Request) -> Outcome {
         altered(
             attempt,
             request,
@@ -46,12 +46,12 @@ impl TokensNotSetAside {
 
 #[async_trait]
 impl Defect for TokensNotSetAside {
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let attempt = client.store.try_acquire(request).await?;
         Ok(self.counted(attempt, request))
     }
 
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let attempt = client.store.acquire(request).await?;
         Ok(self.counted(attempt, request))
     }
@@ -63,13 +63,13 @@ pub(crate) struct TwoHolders;
 
 #[async_trait]
 impl Defect for TwoHolders {
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         self.try_acquire(client, request).await
     }
 
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         match client.store.try_acquire(request).await? {
-            Attempt::Busy(_) => Ok(invented(request)),
+            Outcome::Busy(_) => Ok(invented(request)),
             held => Ok(held),
         }
     }
@@ -81,13 +81,13 @@ pub(crate) struct ReentersByClient(Mutex<HashSet<(usize, Name)>>);
 
 #[async_trait]
 impl Defect for ReentersByClient {
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let key = (client.id, request.name().clone());
         let attempt = client.store.try_acquire(request).await?;
         let mut holds = self.0.lock().unwrap();
         match attempt {
-            Attempt::Busy(_) if holds.contains(&key) => Ok(invented(request)),
-            Attempt::Busy(busy) => Ok(Attempt::Busy(busy)),
+            Outcome::Busy(_) if holds.contains(&key) => Ok(invented(request)),
+            Outcome::Busy(busy) => Ok(Outcome::Busy(busy)),
             held => {
                 holds.insert(key);
                 Ok(held)
@@ -102,16 +102,16 @@ pub(crate) struct PermitOverrun;
 
 #[async_trait]
 impl Defect for PermitOverrun {
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         match self.try_acquire(client, request).await? {
-            Attempt::Busy(_) => client.store.acquire(request).await,
+            Outcome::Busy(_) => client.store.acquire(request).await,
             held => Ok(held),
         }
     }
 
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         match client.store.try_acquire(request).await? {
-            Attempt::Busy(_) if matches!(request.mode(), Mode::Permit { .. }) => {
+            Outcome::Busy(_) if matches!(request.mode(), Mode::Permit { .. }) => {
                 Ok(invented(request))
             }
             other => Ok(other),
@@ -125,9 +125,9 @@ pub(crate) struct LimitMismatchIsBusy;
 
 #[async_trait]
 impl Defect for LimitMismatchIsBusy {
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         match client.store.try_acquire(request).await {
-            Err(error) if error.kind() == ErrorKind::Conflict => Ok(Attempt::Busy(Busy::default())),
+            Err(error) if error.kind() == ErrorKind::Conflict => Ok(Outcome::Busy(Busy::default())),
             other => other,
         }
     }
@@ -145,15 +145,15 @@ struct Readers {
 }
 
 impl StarvesWriters {
-    fn join(&self, request: &Request) -> Option<Attempt> {
+    fn join(&self, request: &Request) -> Option<Outcome> {
         let mut locks = self.0.lock().unwrap();
         let readers = locks.get_mut(request.name())?;
         readers.inside.insert(request.attempt());
         Some(invented(request))
     }
 
-    fn note(&self, request: &Request, attempt: &Attempt) {
-        if let Attempt::Held(lease) = attempt {
+    fn note(&self, request: &Request, attempt: &Outcome) {
+        if let Outcome::Held(lease) = attempt {
             let readers = Readers {
                 hold: lease.clone(),
                 inside: HashSet::from([request.attempt()]),
@@ -168,7 +168,7 @@ impl StarvesWriters {
 
 #[async_trait]
 impl Defect for StarvesWriters {
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         if request.mode() != Mode::Shared {
             return client.store.try_acquire(request).await;
         }
@@ -180,7 +180,7 @@ impl Defect for StarvesWriters {
         Ok(attempt)
     }
 
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         if request.mode() != Mode::Shared {
             return client.store.acquire(request).await;
         }
@@ -213,12 +213,12 @@ pub(crate) struct SameToken;
 
 #[async_trait]
 impl Defect for SameToken {
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let attempt = client.store.try_acquire(request).await?;
         Ok(altered(attempt, request, None, 7))
     }
 
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let attempt = client.store.acquire(request).await?;
         Ok(altered(attempt, request, None, 7))
     }
@@ -230,13 +230,13 @@ pub(crate) struct TokenGoesBack(AtomicU64);
 
 #[async_trait]
 impl Defect for TokenGoesBack {
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let attempt = client.store.try_acquire(request).await?;
         let token = u64::MAX - self.0.fetch_add(1, Ordering::Relaxed);
         Ok(altered(attempt, request, None, token))
     }
 
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let attempt = client.store.acquire(request).await?;
         let token = u64::MAX - self.0.fetch_add(1, Ordering::Relaxed);
         Ok(altered(attempt, request, None, token))
@@ -258,12 +258,12 @@ impl TokenPerClient {
 
 #[async_trait]
 impl Defect for TokenPerClient {
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let attempt = client.store.try_acquire(request).await?;
         Ok(altered(attempt, request, None, self.next(client)))
     }
 
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let attempt = client.store.acquire(request).await?;
         Ok(altered(attempt, request, None, self.next(client)))
     }
@@ -275,11 +275,11 @@ pub(crate) struct ValidFromReply;
 
 #[async_trait]
 impl Defect for ValidFromReply {
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let attempt = client.store.acquire(request).await?;
         let token = match &attempt {
-            Attempt::Held(lease) => lease.token().map_or(0, u64::from),
-            Attempt::Busy(_) => 0,
+            Outcome::Held(lease) => lease.token().map_or(0, u64::from),
+            Outcome::Busy(_) => 0,
         };
         Ok(altered(attempt, request, Some(request.now()), token))
     }
@@ -291,12 +291,12 @@ pub(crate) struct NotIdempotent(Mutex<HashSet<AttemptId>>);
 
 #[async_trait]
 impl Defect for NotIdempotent {
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         if self.0.lock().unwrap().contains(&request.attempt()) {
-            return Ok(Attempt::Busy(Busy::default()));
+            return Ok(Outcome::Busy(Busy::default()));
         }
         let attempt = client.store.try_acquire(request).await?;
-        if matches!(attempt, Attempt::Held(_)) {
+        if matches!(attempt, Outcome::Held(_)) {
             self.0.lock().unwrap().insert(request.attempt());
         }
         Ok(attempt)
@@ -307,20 +307,20 @@ impl Defect for NotIdempotent {
 #[derive(Debug, Default)]
 pub(crate) struct UnreachableIsBusy;
 
-fn busy_if_unreachable(outcome: Result<Attempt>) -> Result<Attempt> {
+fn busy_if_unreachable(outcome: Result<Outcome>) -> Result<Outcome> {
     match outcome {
-        Err(error) if error.kind() == ErrorKind::Unreachable => Ok(Attempt::Busy(Busy::default())),
+        Err(error) if error.kind() == ErrorKind::Unreachable => Ok(Outcome::Busy(Busy::default())),
         other => other,
     }
 }
 
 #[async_trait]
 impl Defect for UnreachableIsBusy {
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         busy_if_unreachable(client.store.try_acquire(request).await)
     }
 
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         busy_if_unreachable(client.store.acquire(request).await)
     }
 }
@@ -331,7 +331,7 @@ pub(crate) struct TryWaits;
 
 #[async_trait]
 impl Defect for TryWaits {
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         client.store.acquire(request).await
     }
 }
@@ -342,14 +342,14 @@ pub(crate) struct IgnoresTimeLimit;
 
 #[async_trait]
 impl Defect for IgnoresTimeLimit {
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         for _ in 0..400 {
-            if let Attempt::Held(lease) = client.store.try_acquire(request).await? {
-                return Ok(Attempt::Held(lease));
+            if let Outcome::Held(lease) = client.store.try_acquire(request).await? {
+                return Ok(Outcome::Held(lease));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Ok(Attempt::Busy(Busy::default()))
+        Ok(Outcome::Busy(Busy::default()))
     }
 }
 
@@ -359,7 +359,7 @@ pub(crate) struct LeavesRows(AtomicU64);
 
 #[async_trait]
 impl Defect for LeavesRows {
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         self.0.fetch_add(1, Ordering::Relaxed);
         client.store.acquire(request).await
     }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, Timings, async_trait};
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{Capabilities, LockInfo, Name, Released, Result};
 use dlock_memory::{Control, MemoryBackend};
 
@@ -25,11 +25,11 @@ use dlock_memory::{Control, MemoryBackend};
 pub(crate) trait Defect: Debug + Default + Send + Sync + 'static {
     fn claim(_capabilities: &mut Capabilities) {}
 
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         client.store.try_acquire(request).await
     }
 
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         client.store.acquire(request).await
     }
 
@@ -96,11 +96,11 @@ impl<D: Defect> Backend for Broken<D> {
         self.client.store.identity()
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         self.defect.try_acquire(&self.client, request).await
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         self.defect.acquire(&self.client, request).await
     }
 

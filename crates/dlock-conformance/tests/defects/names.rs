@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlock_conformance::async_trait;
-use dlock_core::backend::{Attempt, AttemptId, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{AttemptId, Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{LockInfo, Name, Released, Result};
 
 use super::{Client, Defect};
@@ -85,17 +85,17 @@ impl<C: Change> Changed<C> {
 
     fn inner(&self, lease: &Lease) -> Lease {
         match self.sent.lock().unwrap().get(&lease.attempt()) {
-            Some(sent) => Lease::new(sent, lease.from()),
+            Some(sent) => Lease::new(sent, lease.counted_from()),
             None => lease.clone(),
         }
     }
 }
 
-fn back(attempt: Attempt, request: &Request) -> Attempt {
+fn back(attempt: Outcome, request: &Request) -> Outcome {
     match attempt {
-        Attempt::Held(lease) => {
+        Outcome::Held(lease) => {
             let token = lease.token().map_or(0, u64::from);
-            Attempt::Held(Lease::new(request, lease.from()).with_token(token))
+            Outcome::Held(Lease::new(request, lease.counted_from()).with_token(token))
         }
         busy => busy,
     }
@@ -103,15 +103,15 @@ fn back(attempt: Attempt, request: &Request) -> Attempt {
 
 #[async_trait]
 impl<C: Change> Defect for Changed<C> {
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let sent = self.sent(request);
         Ok(back(client.store.try_acquire(&sent).await?, request))
     }
 
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let sent = self.sent(request);
-        if let Attempt::Held(lease) = client.store.try_acquire(&sent).await? {
-            return Ok(back(Attempt::Held(lease), request));
+        if let Outcome::Held(lease) = client.store.try_acquire(&sent).await? {
+            return Ok(back(Outcome::Held(lease), request));
         }
         request.mark_contended();
         Ok(back(client.store.acquire(&sent).await?, request))

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlock_conformance::async_trait;
-use dlock_core::backend::{Attempt, AttemptId, Backend, Lease, Request};
+use dlock_core::backend::{AttemptId, Backend, Lease, Outcome, Request};
 use dlock_core::{Capabilities, Fairness, LockInfo, Name, Released, Result, WaiterInfo};
 use tokio::sync::Notify;
 
@@ -20,12 +20,12 @@ impl Defect for WakesHerd {
         capabilities.fairness = Fairness::None;
     }
 
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         loop {
             let mut freed = std::pin::pin!(self.0.notified());
             freed.as_mut().enable();
-            if let Attempt::Held(lease) = client.store.try_acquire(request).await? {
-                return Ok(Attempt::Held(lease));
+            if let Outcome::Held(lease) = client.store.try_acquire(request).await? {
+                return Ok(Outcome::Held(lease));
             }
             request.mark_contended();
             freed.await;
@@ -49,10 +49,10 @@ impl Defect for SleepsOver {
         capabilities.fairness = Fairness::None;
     }
 
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         loop {
-            if let Attempt::Held(lease) = client.store.try_acquire(request).await? {
-                return Ok(Attempt::Held(lease));
+            if let Outcome::Held(lease) = client.store.try_acquire(request).await? {
+                return Ok(Outcome::Held(lease));
             }
             request.mark_contended();
             tokio::time::sleep(Duration::from_secs(4)).await;
@@ -86,14 +86,14 @@ impl Line {
         client: &Client,
         request: &Request,
         is_next: fn(&[AttemptId]) -> Option<&AttemptId>,
-    ) -> Result<Attempt> {
+    ) -> Result<Outcome> {
         self.enter(request);
         loop {
             if is_next(&self.of(request.name())) == Some(&request.attempt())
-                && let Attempt::Held(lease) = client.store.try_acquire(request).await?
+                && let Outcome::Held(lease) = client.store.try_acquire(request).await?
             {
                 self.leave(request.attempt());
-                return Ok(Attempt::Held(lease));
+                return Ok(Outcome::Held(lease));
             }
             request.mark_contended();
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -117,7 +117,7 @@ pub(crate) struct LastComeFirstServed(Line);
 
 #[async_trait]
 impl Defect for LastComeFirstServed {
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         self.0.wait(client, request, |line| line.last()).await
     }
 
@@ -137,7 +137,7 @@ pub(crate) struct DeadWaiterStalls(Line);
 
 #[async_trait]
 impl Defect for DeadWaiterStalls {
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         self.0.wait(client, request, |line| line.first()).await
     }
 

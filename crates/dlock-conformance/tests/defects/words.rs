@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlock_conformance::async_trait;
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{ErrorKind, LossReason, Mode, Name, Released, Result, SystemClock};
 
 use super::{Client, Defect};
@@ -198,7 +198,7 @@ impl Defect for DowngradeHasAGap {
         let _ = client.store.release(lease).await?;
         let clock = Arc::new(SystemClock);
         let again = Request::new(lease.name().clone(), Mode::Shared, clock);
-        if let Attempt::Held(new) = client.store.try_acquire(&again).await? {
+        if let Outcome::Held(new) = client.store.try_acquire(&again).await? {
             self.0.lock().unwrap().insert(lease.attempt(), new);
         }
         Ok(())
@@ -216,9 +216,9 @@ pub(crate) struct SecondFreesFirst(Mutex<HashMap<usize, Lease>>);
 
 #[async_trait]
 impl Defect for SecondFreesFirst {
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let attempt = client.store.acquire(request).await?;
-        if let Attempt::Held(lease) = &attempt {
+        if let Outcome::Held(lease) = &attempt {
             let before = self.0.lock().unwrap().insert(client.id, lease.clone());
             if let Some(before) = before {
                 let _ = client.store.release(&before).await?;
@@ -234,9 +234,9 @@ pub(crate) struct ReleaseFreesOthers(Mutex<HashMap<usize, Vec<Lease>>>);
 
 #[async_trait]
 impl Defect for ReleaseFreesOthers {
-    async fn acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let attempt = client.store.acquire(request).await?;
-        if let Attempt::Held(lease) = &attempt {
+        if let Outcome::Held(lease) = &attempt {
             let mut holds = self.0.lock().unwrap();
             holds.entry(client.id).or_default().push(lease.clone());
         }
@@ -301,11 +301,11 @@ pub(crate) struct GrantsBeforeTheWrite;
 
 #[async_trait]
 impl Defect for GrantsBeforeTheWrite {
-    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, client: &Client, request: &Request) -> Result<Outcome> {
         let from = request.now();
         match client.store.try_acquire(request).await {
             Err(error) if error.kind() == ErrorKind::Denied => {
-                Ok(Attempt::Held(Lease::new(request, from).with_token(1)))
+                Ok(Outcome::Held(Lease::new(request, from).with_token(1)))
             }
             answer => answer,
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlock_conformance::{Ability, Fault, Faulty, Harness, Residue, async_trait};
-use dlock_core::backend::{Attempt, Backend, Busy, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Busy, Lease, Outcome, Renewal, Request};
 use dlock_core::{
     Capabilities, Error, ErrorKind, LockInfo, LossReason, Name, Reach, Released, Result, WakeUp,
 };
@@ -258,7 +258,7 @@ impl Backend for Client {
         "planted:"
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         let mut from = request.now();
         let mut unchecked = false;
         if self.bug == Bug::ChecksThenWrites {
@@ -280,8 +280,8 @@ impl Backend for Client {
             from = request.now();
         }
         Ok(match answer? {
-            Some(token) => Attempt::Held(Lease::new(request, from).with_token(token)),
-            None => Attempt::Busy(Busy::default()),
+            Some(token) => Outcome::Held(Lease::new(request, from).with_token(token)),
+            None => Outcome::Busy(Busy::default()),
         })
     }
 

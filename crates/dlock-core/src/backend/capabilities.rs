@@ -172,7 +172,7 @@ pub struct Capabilities {
     pub shortest_lease: Duration,
     /// By how much the store may end a hold before its lease or session is over, counted from the last renewal: a hold is taken for
     /// lost that much sooner. Less than half of the lease. Zero for most stores.
-    pub early_end: Duration,
+    pub early_expiry: Duration,
     /// What the store's durability means for a lock, for people to read.
     pub durability: &'static str,
 }
@@ -197,7 +197,7 @@ impl Capabilities {
             turns: 1,
             wanted: Hearing::Never,
             shortest_lease: Duration::from_millis(20),
-            early_end: Duration::ZERO,
+            early_expiry: Duration::ZERO,
             durability: "not stated",
         }
     }

@@ -19,7 +19,7 @@ pub use into::IntoBackend;
 #[doc(hidden)]
 pub use into::{Any, Own, Shared};
 pub use request::{
-    Attempt, AttemptId, Busy, FencingToken, Lease, LossReason, Mode, Released, Renewal, Request,
+    AttemptId, Busy, FencingToken, Lease, LossReason, Mode, Outcome, Released, Renewal, Request,
 };
 pub use store::Backend;
 pub use url::{BackendUrl, Host, parse_duration};

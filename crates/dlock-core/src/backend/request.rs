@@ -263,7 +263,7 @@ impl Request {
 
 /// The answer to one attempt.
 #[derive(Debug)]
-pub enum Attempt {
+pub enum Outcome {
     /// The lock is held by this attempt.
     Held(Lease),
     /// Others hold it, and nothing of this attempt is left in the store.
@@ -369,7 +369,7 @@ impl Lease {
     }
 
     /// The moment from which the lease counts.
-    pub fn from(&self) -> Moment {
+    pub fn counted_from(&self) -> Moment {
         self.from
     }
 

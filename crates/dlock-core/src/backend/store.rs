@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::backend::{Attempt, Lease, Renewal, Request};
+use crate::backend::{Lease, Outcome, Renewal, Request};
 use crate::kit;
 use crate::{Capabilities, Capability, Error, ErrorKind, LockInfo, Name, Released, Result, WakeUp};
 
@@ -30,7 +30,7 @@ use crate::{Capabilities, Capability, Error, ErrorKind, LockInfo, Name, Released
 /// - So the store keeps a mark of an abandoned attempt (a *tombstone*), for as long as a request may be under way: on one connection, until
 ///   that connection has ended; across connections, longer than any kernel, proxy or balancer holds a packet back. A minute is the
 ///   least, and others who use the lock meanwhile do not end it. It goes away by its time alone, or it piles up (C16).
-/// - Contention is [`Attempt::Busy`], and an error is an error: a store out of reach is [`ErrorKind::Unreachable`] or
+/// - Contention is [`Outcome::Busy`], and an error is an error: a store out of reach is [`ErrorKind::Unreachable`] or
 ///   [`ErrorKind::TimedOut`], never busy (C5). Wrong credentials are [`ErrorKind::Denied`].
 /// - Names and labels are data: bind or escape them (C3).
 /// - No panics, no secrets in `Debug` output or errors.
@@ -66,7 +66,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// Anything that is neither; [`Error::held_now`] tells whether the attempt may have succeeded.
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt>;
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome>;
 
     /// Waits for the lock, until the request's deadline if it has one.
     ///
@@ -80,7 +80,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// As for [`try_acquire`](Backend::try_acquire).
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         let longest = match self.capabilities().wake_up {
             WakeUp::Poll { longest } => longest,
             WakeUp::Push { bound } => bound,
@@ -201,7 +201,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// Then the next task of a client asks for a lock while the release before it is still under way, which saves one of the two
     /// trips of a hand-over. It is for speed alone: a request that overtakes the release after all waits in the store's queue.
-    fn keeps_order(&self) -> bool {
+    fn sends_in_order(&self) -> bool {
         false
     }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use super::client::Client;
-use super::walk::Walk;
+use super::walk::Acquire;
 use crate::lock::guard::Guard;
-use crate::lock::settings::Checked;
+use crate::lock::settings::ResolvedSettings;
 use crate::lock::stats::Event;
 use crate::{Error, ErrorKind, LockInfo, Mode, Moment, Name, Operation, Owner, Result};
 
@@ -35,15 +35,15 @@ impl Patience {
 
 /// What a lock handle is made of: which lock of which client, how it is held, and for whom.
 #[derive(Debug, Clone)]
-pub(crate) struct Ask {
+pub(crate) struct LockSpec {
     pub(crate) client: Arc<Client>,
-    pub(crate) settings: Arc<Checked>,
+    pub(crate) settings: Arc<ResolvedSettings>,
     pub(crate) name: Name,
     pub(crate) mode: Mode,
     pub(crate) owner: Option<Owner>,
 }
 
-impl Ask {
+impl LockSpec {
     /// The same lock in another mode.
     pub(crate) fn with_mode(&self, mode: Mode) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Ask {
                 ErrorKind::Busy,
                 format!("still held by others after {limit:?}: try later, or wait longer"),
             );
-            self.explain(error)
+            self.with_context(error)
         })
     }
 
@@ -92,13 +92,13 @@ impl Ask {
         );
         let started = self.client.clock.now();
         let mut counted = Counted {
-            ask: self,
+            spec: self,
             event: Event::Cancelled,
             started,
         };
         self.client.ledger.stats.begins_to_wait();
-        let walk = Walk {
-            ask: self,
+        let walk = Acquire {
+            spec: self,
             label,
             patience,
             started,
@@ -117,7 +117,7 @@ impl Ask {
             Ok(None) => Event::GaveUp,
             Err(_) => Event::Failed,
         };
-        outcome.map_err(|error| self.explain(error))
+        outcome.map_err(|error| self.with_context(error))
     }
 
     /// Waits with somebody, and tells when that lasts long, with who holds: it may be the very task that waits.
@@ -176,7 +176,7 @@ impl Ask {
     /// Who holds and who waits.
     pub(crate) async fn inspect(&self) -> Result<LockInfo> {
         self.client
-            .question(
+            .query(
                 &self.settings,
                 Operation::Inspect,
                 self.client.backend.inspect(&self.name),
@@ -184,23 +184,24 @@ impl Ask {
             .await
     }
 
-    fn explain(&self, error: Error) -> Error {
-        self.client.explain(error, Operation::Acquire, &self.name)
+    fn with_context(&self, error: Error) -> Error {
+        self.client
+            .with_context(error, Operation::Acquire, &self.name)
     }
 }
 
 /// Counts and times every acquire once, also one whose future was dropped.
 struct Counted<'a> {
-    ask: &'a Ask,
+    spec: &'a LockSpec,
     event: Event,
     started: Moment,
 }
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        let client = &self.ask.client;
+        let client = &self.spec.client;
         let waited = client.clock.now().since(self.started);
-        let group = &self.ask.settings.group;
+        let group = &self.spec.settings.group;
         client.ledger.stats.ends_to_wait(self.event, waited, group);
     }
 }

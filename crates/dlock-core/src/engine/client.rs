@@ -15,7 +15,7 @@ use super::room::Rooms;
 use super::trips;
 use crate::backend::{Backend, Hearing, Released, wait};
 use crate::lock::guard::Guard;
-use crate::lock::settings::Checked;
+use crate::lock::settings::ResolvedSettings;
 use crate::lock::stats::Event;
 use crate::{Clock, Error, ErrorKind, HeldNow, LossReason, Name, Operation, Result};
 
@@ -139,7 +139,7 @@ impl Client {
             Poll::Ready(answer) => answer,
             Poll::Pending => {
                 // It is on its way, and what the next local task sends comes behind it.
-                if self.backend.keeps_order() {
+                if self.backend.sends_in_order() {
                     self.ledger.pass_turn(entry);
                 }
                 trip.await
@@ -177,7 +177,7 @@ impl Client {
                     HeldNow::No => error.with_held(HeldNow::Yes),
                     _ => error,
                 };
-                Err(self.explain(error, Operation::Release, &name))
+                Err(self.with_context(error, Operation::Release, &name))
             }
         }
     }
@@ -261,9 +261,9 @@ impl Client {
     }
 
     /// A trip for somebody who asks about locks.
-    pub(crate) async fn question<T>(
+    pub(crate) async fn query<T>(
         &self,
-        settings: &Checked,
+        settings: &ResolvedSettings,
         operation: Operation,
         trip: impl Future<Output = Result<T>>,
     ) -> Result<T> {
@@ -283,13 +283,13 @@ impl Client {
             .map_err(|error| error.context(self.backend_name(), operation, None))
     }
 
-    pub(crate) fn explain(&self, error: Error, operation: Operation, name: &Name) -> Error {
+    pub(crate) fn with_context(&self, error: Error, operation: Operation, name: &Name) -> Error {
         error.context(self.backend_name(), operation, Some(name))
     }
 
     /// Gives everything back, waits until nothing is left in doubt, and closes the backend. A call that was cut off or came to
     /// nothing is finished by the next.
-    pub(crate) async fn close(self: &Arc<Self>, settings: &Checked) -> Result<()> {
+    pub(crate) async fn close(self: &Arc<Self>, settings: &ResolvedSettings) -> Result<()> {
         in_runtime()?;
         self.ensure_rooms();
         for entry in self.ledger.close() {
@@ -299,7 +299,9 @@ impl Client {
         if *closed {
             return Ok(());
         }
-        let patience = settings.outage.saturating_add(settings.trip_timeout);
+        let patience = settings
+            .retry_unreachable_for
+            .saturating_add(settings.trip_timeout);
         let quiet = async {
             self.ledger.quiet().await;
             Ok(())

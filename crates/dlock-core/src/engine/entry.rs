@@ -17,7 +17,7 @@ use super::client::Client;
 use super::ledger::Asker;
 use super::queue::Turn;
 use crate::backend::{Backoff, Lease, Request};
-use crate::lock::settings::Checked;
+use crate::lock::settings::ResolvedSettings;
 use crate::sync::locked;
 use crate::{Clock, FencingToken, LossReason, Mode, Moment, Name, Owner};
 
@@ -49,7 +49,7 @@ pub(crate) enum Ending {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
-    pub(crate) settings: Arc<Checked>,
+    pub(crate) settings: Arc<ResolvedSettings>,
     /// Whether the store knows the hold by the settings' own label, so that any task with these settings may have it.
     pub(super) passes_on: bool,
     /// Its guard has shown to others what the store has of it, which must end with the guard.

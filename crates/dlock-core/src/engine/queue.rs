@@ -11,7 +11,7 @@ use super::entry::Entry;
 use super::evidence::Evidence;
 use crate::backend::Request;
 use crate::lock::guard::Guard;
-use crate::lock::settings::Checked;
+use crate::lock::settings::ResolvedSettings;
 use crate::sync::locked;
 use crate::{Error, HeldNow, Mode, Moment, Name, Owner};
 
@@ -93,7 +93,7 @@ struct Place {
 #[derive(Debug, Clone)]
 pub(crate) struct Inherits {
     /// A hold goes to those alone who would have asked the store for the same.
-    pub(crate) settings: Arc<Checked>,
+    pub(crate) settings: Arc<ResolvedSettings>,
     pub(crate) owner: Option<Owner>,
     pub(crate) span: Option<&'static str>,
 }
@@ -416,7 +416,7 @@ impl Turn {
     }
 
     /// Takes the first who waits out of the line, if it can have the hold as it is.
-    pub(crate) fn heir(&self, settings: &Arc<Checked>, now: Moment) -> Option<Heir> {
+    pub(crate) fn heir(&self, settings: &Arc<ResolvedSettings>, now: Moment) -> Option<Heir> {
         let mut lines = locked(&self.queue.lines);
         let line = lines.get_mut(&self.name)?;
         let first = line.waiting.first_entry()?;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::acquire::{Ask, Patience};
+use super::acquire::{LockSpec, Patience};
 use super::client::{Client, in_runtime};
 use super::entry::Entry;
 use super::ledger::{Asker, closed};
 use super::queue::{Company, Entered, Inherits, Turn, Waited};
 use crate::backend::{
-    Attempt, Backoff, Fairness, Hearing, Lease, Request, WakeUp, random_between, wait,
+    Backoff, Fairness, Hearing, Lease, Outcome, Request, WakeUp, random_between, wait,
 };
 use crate::lock::guard::Guard;
 use crate::{Error, ErrorKind, HeldNow, Mode, Moment, Order, Owner, Result};
@@ -20,8 +20,8 @@ const SHORTEST_RETRY: Duration = Duration::from_millis(10);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// One acquire on its way.
-pub(super) struct Walk<'a> {
-    pub(super) ask: &'a Ask,
+pub(super) struct Acquire<'a> {
+    pub(super) spec: &'a LockSpec,
     pub(super) label: &'a Arc<str>,
     pub(super) patience: Patience,
     pub(super) started: Moment,
@@ -40,7 +40,7 @@ enum Admission {
 }
 
 /// How one attempt ended.
-enum Outcome {
+enum AttemptEnd {
     Held(Arc<Entry>),
     Busy,
     /// The deadline passed without an answer.
@@ -52,14 +52,14 @@ enum Outcome {
     },
 }
 
-impl Walk<'_> {
+impl Acquire<'_> {
     pub(super) async fn walk(&self) -> Result<Option<Guard>> {
-        let Ask {
+        let LockSpec {
             client,
             mode,
             owner,
             ..
-        } = self.ask;
+        } = self.spec;
         in_runtime()?;
         client.backend.capabilities().require_mode(*mode)?;
         client.ensure_rooms();
@@ -74,8 +74,8 @@ impl Walk<'_> {
             return Ok(Some(guard));
         }
         // From before the look for a hold that rests, so that none begins to rest before this task.
-        let _waits_at_the_store =
-            (self.ask.settings.order == Order::Strict).then(|| client.queue.strict(&self.ask.name));
+        let _waits_at_the_store = (self.spec.settings.order == Order::Strict)
+            .then(|| client.queue.strict(&self.spec.name));
         let turn = loop {
             match self.admission(owner).await? {
                 Admission::Go(turn) => break turn,
@@ -97,9 +97,9 @@ impl Walk<'_> {
     }
 
     fn reenter(&self, owner: Option<Owner>) -> Result<Option<Guard>> {
-        let Ask {
+        let LockSpec {
             client, name, mode, ..
-        } = self.ask;
+        } = self.spec;
         let Some(owner) = owner else {
             return Ok(None);
         };
@@ -109,7 +109,7 @@ impl Walk<'_> {
 
     /// Whether this is a reader that may join a hold of its client.
     fn joins(&self, owner: Option<Owner>) -> bool {
-        let Ask { settings, mode, .. } = self.ask;
+        let LockSpec { settings, mode, .. } = self.spec;
         settings.readers_in_a_hold > 1
             && *mode == Mode::Shared
             && owner.is_none()
@@ -117,12 +117,12 @@ impl Walk<'_> {
     }
 
     fn join(&self, owner: Option<Owner>) -> Option<Guard> {
-        let Ask {
+        let LockSpec {
             client,
             name,
             settings,
             ..
-        } = self.ask;
+        } = self.spec;
         if !self.joins(owner) || !client.queue.readers_may_join(name) {
             return None;
         }
@@ -133,29 +133,29 @@ impl Walk<'_> {
 
     /// A hold that rests is this task's, if it is still good.
     fn resume(&self, entry: &Arc<Entry>, heir: &Inherits) -> Option<Guard> {
-        let client = &self.ask.client;
+        let client = &self.spec.client;
         let resumed = client.ledger.resume(entry, heir, self.now());
         resumed.then(|| Guard::new(client.clone(), entry.clone(), false))
     }
 
     fn now(&self) -> Moment {
-        self.ask.client.clock.now()
+        self.spec.client.clock.now()
     }
 
     /// Whether tasks with the same settings would ask the store for the same: the label is part of it.
     fn passes_on(&self) -> bool {
-        Arc::ptr_eq(self.label, &self.ask.settings.label)
+        Arc::ptr_eq(self.label, &self.spec.settings.label)
     }
 
     /// Waits for this client's turn, so that one task for each name talks to the store, or those that can hold it together.
     async fn admission(&self, owner: Option<Owner>) -> Result<Admission> {
-        let Ask {
+        let LockSpec {
             client,
             name,
             settings,
             mode,
             ..
-        } = self.ask;
+        } = self.spec;
         if settings.order == Order::Strict {
             if let Some(resting) = client.queue.resting(name) {
                 tokio::select! {
@@ -194,7 +194,7 @@ impl Walk<'_> {
         let entered = client.queue.enter(
             name,
             company,
-            settings.outage,
+            settings.retry_unreachable_for,
             inherits.clone(),
             self.joins(owner),
             self.started,
@@ -232,7 +232,7 @@ impl Walk<'_> {
             }
         };
         let turn = if is_first {
-            self.ask.tell_when_long(turn).await?
+            self.spec.tell_when_long(turn).await?
         } else {
             turn.await?
         };
@@ -256,9 +256,9 @@ impl Walk<'_> {
         mut turn: Option<Turn>,
         owner: Option<Owner>,
     ) -> Result<Option<Guard>> {
-        let Ask {
+        let LockSpec {
             client, settings, ..
-        } = self.ask;
+        } = self.spec;
         self.let_others_go_first(turn.as_ref()).await;
         let mut backoff = Backoff::new(SHORTEST_RETRY, LONGEST_RETRY);
         // Of this call, where there is no line that knows it.
@@ -266,18 +266,18 @@ impl Walk<'_> {
         let mut in_doubt = false;
         loop {
             let (error, answered) = match self.attempt(&mut turn, owner).await {
-                Outcome::Held(entry) => {
+                AttemptEnd::Held(entry) => {
                     return Ok(Some(Guard::new(client.clone(), entry, false)));
                 }
-                Outcome::Busy => return Ok(None),
-                Outcome::Elapsed => {
+                AttemptEnd::Busy => return Ok(None),
+                AttemptEnd::Elapsed => {
                     let (now, trip) = (self.now(), settings.trip_timeout);
                     return match &turn {
                         Some(turn) if turn.says_busy(self.started, now, trip) => Ok(None),
                         _ => Err(self.unanswered()),
                     };
                 }
-                Outcome::Failed { error, answered } => (error, answered),
+                AttemptEnd::Failed { error, answered } => (error, answered),
             };
             // An earlier attempt of this call may be held, until it was undone.
             in_doubt |= error.held_now() != HeldNow::No;
@@ -305,7 +305,7 @@ impl Walk<'_> {
             if self.patience == Patience::Try {
                 return Err(error);
             }
-            let gives_up = since + settings.outage;
+            let gives_up = since + settings.retry_unreachable_for;
             let again = now + backoff.pause();
             if again >= gives_up.min(self.deadline.unwrap_or(Moment::NEVER)) {
                 return Err(self.give_up(turn.as_ref(), error, since));
@@ -317,7 +317,7 @@ impl Walk<'_> {
 
     /// The patience with the store is at its end, also for those in the line who wait as long.
     fn give_up(&self, turn: Option<&Turn>, error: Error, since: Moment) -> Error {
-        let end = since + self.ask.settings.outage;
+        let end = since + self.spec.settings.retry_unreachable_for;
         if let Some(turn) = turn
             && self.deadline.is_none_or(|deadline| deadline > end)
         {
@@ -327,10 +327,10 @@ impl Walk<'_> {
     }
 
     /// One attempt with an id of its own. Whatever is in doubt when this returns, or is dropped, is already being undone.
-    async fn attempt(&self, turn: &mut Option<Turn>, owner: Option<Owner>) -> Outcome {
-        let Ask {
+    async fn attempt(&self, turn: &mut Option<Turn>, owner: Option<Owner>) -> AttemptEnd {
+        let LockSpec {
             client, settings, ..
-        } = self.ask;
+        } = self.spec;
         if let Some(outcome) = self.wait_for_earlier_doubt().await {
             return outcome;
         }
@@ -350,20 +350,20 @@ impl Walk<'_> {
                 entry: Some(entry),
             },
             Err(error) => {
-                return Outcome::Failed {
+                return AttemptEnd::Failed {
                     error,
                     answered: false,
                 };
             }
         };
-        let failed = |error| Outcome::Failed {
+        let failed = |error| AttemptEnd::Failed {
             error,
             answered: request.is_contended(),
         };
         match self.answer(&request).await {
-            Some(Ok(Attempt::Held(lease))) => match self.check(&lease) {
+            Some(Ok(Outcome::Held(lease))) => match self.check(&lease) {
                 Ok(()) => match asking.granted(lease, turn) {
-                    Ok(entry) => Outcome::Held(entry),
+                    Ok(entry) => AttemptEnd::Held(entry),
                     Err(error) => failed(error),
                 },
                 Err(too_late) => failed(too_late),
@@ -371,7 +371,7 @@ impl Walk<'_> {
             Some(Ok(_)) => {
                 asking.nothing_taken();
                 turn.iter().for_each(|turn| turn.busy(self.now()));
-                Outcome::Busy
+                AttemptEnd::Busy
             }
             Some(Err(error)) => {
                 if error.held_now() == HeldNow::No {
@@ -381,9 +381,9 @@ impl Walk<'_> {
             }
             None if request.is_contended() => {
                 turn.iter().for_each(|turn| turn.busy(self.now()));
-                Outcome::Busy
+                AttemptEnd::Busy
             }
-            None => Outcome::Elapsed,
+            None => AttemptEnd::Elapsed,
         }
     }
 
@@ -391,19 +391,19 @@ impl Walk<'_> {
     /// hangs would pile up.
     ///
     /// `None` when there is none left; else what came instead.
-    async fn wait_for_earlier_doubt(&self) -> Option<Outcome> {
-        let Ask {
+    async fn wait_for_earlier_doubt(&self) -> Option<AttemptEnd> {
+        let LockSpec {
             client,
             name,
             settings,
             ..
-        } = self.ask;
+        } = self.spec;
         if !client.ledger.is_in_doubt(name) {
             return None;
         }
         let limit = self.now() + settings.trip_timeout;
         let failed = |error| {
-            Some(Outcome::Failed {
+            Some(AttemptEnd::Failed {
                 error,
                 answered: false,
             })
@@ -412,31 +412,31 @@ impl Walk<'_> {
             biased;
             undone = client.ledger.no_doubt(name, self.now()) => undone.err().and_then(failed),
             () = client.ledger.closed() => failed(closed().with_held(HeldNow::Unknown)),
-            () = self.at(self.deadline) => Some(Outcome::Elapsed),
+            () = self.at(self.deadline) => Some(AttemptEnd::Elapsed),
             () = client.clock.sleep_until(limit) => failed(wait::no_answer(settings.trip_timeout)),
         }
     }
 
     fn request(&self) -> Arc<Request> {
-        let ask = self.ask;
-        let request = Request::new(ask.name.clone(), ask.mode, ask.client.clock.clone())
-            .with_lease(ask.settings.lease)
-            .with_renewal_limit(ask.settings.renewal_limit())
-            .with_trip_timeout(ask.settings.trip_timeout)
+        let spec = self.spec;
+        let request = Request::new(spec.name.clone(), spec.mode, spec.client.clock.clone())
+            .with_lease(spec.settings.lease)
+            .with_renewal_limit(spec.settings.renewal_limit())
+            .with_trip_timeout(spec.settings.trip_timeout)
             .with_deadline(self.deadline)
             .with_label(self.label.clone());
         Arc::new(request)
     }
 
     /// The store's answer; `None` when the deadline has passed without one.
-    async fn answer(&self, request: &Request) -> Option<Result<Attempt>> {
-        let client = &self.ask.client;
+    async fn answer(&self, request: &Request) -> Option<Result<Outcome>> {
+        let client = &self.spec.client;
         let answer = async {
             match self.patience {
                 Patience::Try => wait::one_trip(client.backend.as_ref(), request).await,
                 _ => {
                     let acquire = client.backend.acquire(request);
-                    self.ask.tell_when_long(acquire).await
+                    self.spec.tell_when_long(acquire).await
                 }
             }
         };
@@ -450,27 +450,27 @@ impl Walk<'_> {
 
     /// A grant that comes back when its validity has passed is a failure (C7).
     fn check(&self, lease: &Lease) -> Result<()> {
-        let Some(validity) = self.ask.settings.validity else {
+        let Some(validity) = self.spec.settings.validity else {
             return Ok(());
         };
-        if self.now() < lease.from() + validity {
+        if self.now() < lease.counted_from() + validity {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::TooLate,
             format!(
                 "the store took longer to answer than the lease of {:?} lasts: use a longer lease, or look why it is slow",
-                self.ask.settings.lease
+                self.spec.settings.lease
             ),
         ))
     }
 
     /// A store without a queue cannot make the tasks of one client take turns with other clients: they do it here.
     async fn let_others_go_first(&self, turn: Option<&Turn>) {
-        let capabilities = self.ask.client.backend.capabilities();
+        let capabilities = self.spec.client.backend.capabilities();
         let passed = turn.map_or(0, Turn::passed);
         if capabilities.fairness != Fairness::None
-            || passed < self.ask.settings.turns_before_a_pause
+            || passed < self.spec.settings.turns_before_a_pause
         {
             return;
         }
@@ -478,25 +478,25 @@ impl Walk<'_> {
             return;
         };
         turn.iter().for_each(|turn| turn.counts_anew());
-        let trip = self.now() + self.ask.settings.trip_timeout;
+        let trip = self.now() + self.spec.settings.trip_timeout;
         let others_wait = tokio::select! {
             biased;
             // Somebody who waits shows late, for the sake of the store, and an older version not at all: they need the pause too.
             () = std::future::ready(()), if capabilities.wanted == Hearing::Asks => true,
-            others_wait = self.ask.client.backend.others_wait(&self.ask.name) => others_wait,
+            others_wait = self.spec.client.backend.others_wait(&self.spec.name) => others_wait,
             () = self.at(Some(trip.min(self.deadline.unwrap_or(Moment::NEVER)))) => true,
         };
         if others_wait {
             let until = self.now() + random_between(longest / 2, longest);
             let until = until.min(self.deadline.unwrap_or(Moment::NEVER));
-            self.ask.client.clock.sleep_until(until).await;
+            self.spec.client.clock.sleep_until(until).await;
         }
     }
 
     /// Resolves at a moment; never when there is none.
     async fn at(&self, moment: Option<Moment>) {
         match moment {
-            Some(moment) => self.ask.client.clock.sleep_until(moment).await,
+            Some(moment) => self.spec.client.clock.sleep_until(moment).await,
             None => std::future::pending().await,
         }
     }
@@ -504,13 +504,13 @@ impl Walk<'_> {
     fn unanswered(&self) -> Error {
         let limit = match self.patience {
             Patience::Within(limit) => limit,
-            _ => self.ask.settings.trip_timeout,
+            _ => self.spec.settings.trip_timeout,
         };
         wait::no_answer(limit)
     }
 }
 
-/// An entry that asks. Whatever ends it without a word leaves it in doubt (C13, C15).
+/// An entry that specs. Whatever ends it without a word leaves it in doubt (C13, C15).
 struct Asking<'a> {
     client: &'a Arc<Client>,
     entry: Option<Arc<Entry>>,

@@ -21,7 +21,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+//! use dlock_core::backend::{Outcome, Backend, Lease, Renewal, Request};
 //! use dlock_core::{Capabilities, Capability, Error, LockInfo, Name, Released, Result};
 //!
 //! #[derive(Debug)]
@@ -32,8 +32,8 @@
 //! impl Backend for Wrapped {
 //!     fn capabilities(&self) -> &Capabilities { self.0.capabilities() }
 //!     fn identity(&self) -> &str { self.0.identity() }
-//!     async fn try_acquire(&self, request: &Request) -> Result<Attempt> { self.0.try_acquire(request).await }
-//!     async fn acquire(&self, request: &Request) -> Result<Attempt> { self.0.acquire(request).await }
+//!     async fn try_acquire(&self, request: &Request) -> Result<Outcome> { self.0.try_acquire(request).await }
+//!     async fn acquire(&self, request: &Request) -> Result<Outcome> { self.0.acquire(request).await }
 //!     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> { self.0.renew(leases).await }
 //!     async fn release(&self, lease: &Lease) -> Result<Released> { self.0.release(lease).await }
 //!     async fn abandon(&self, request: &Request) -> Result<()> { self.0.abandon(request).await }
@@ -45,7 +45,7 @@
 //!     async fn others_wait(&self, name: &Name) -> bool { self.0.others_wait(name).await }
 //!     async fn changed(&self, name: &Name, seen: Option<&str>) { self.0.changed(name, seen).await }
 //!     async fn wanted(&self, lease: &Lease) { self.0.wanted(lease).await }
-//!     fn keeps_order(&self) -> bool { self.0.keeps_order() }
+//!     fn sends_in_order(&self) -> bool { self.0.sends_in_order() }
 //!     async fn close(&self) -> Result<()> { self.0.close().await }
 //!     fn lacks(&self, capability: Capability) -> Error { self.0.lacks(capability) }
 //! }

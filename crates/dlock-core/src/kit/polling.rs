@@ -4,7 +4,7 @@ use std::time::Duration;
 
 pub(crate) use super::texts::no_answer;
 use crate::Result;
-use crate::backend::{Attempt, Backend, Backoff, Busy, Request};
+use crate::backend::{Backend, Backoff, Busy, Outcome, Request};
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 
@@ -20,7 +20,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// # async fn main() -> Result<(), dlock_core::Error> {
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use dlock_core::backend::{Attempt, Busy, Lease, Request};
+/// use dlock_core::backend::{Outcome, Busy, Lease, Request};
 /// use dlock_core::{Mode, Name, TokioClock, kit};
 ///
 /// let request = Request::new(Name::new("stock:42")?, Mode::Exclusive, Arc::new(TokioClock::new()));
@@ -30,11 +30,11 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 ///     let is_free = asked == 3; // somebody holds it before
 ///     let request = &request;
 ///     async move {
-///         Ok(if is_free { Attempt::Held(Lease::new(request, request.now())) } else { Attempt::Busy(Busy::default()) })
+///         Ok(if is_free { Outcome::Held(Lease::new(request, request.now())) } else { Outcome::Busy(Busy::default()) })
 ///     }
 /// })
 /// .await?;
-/// assert!(matches!(outcome, Attempt::Held(_)));
+/// assert!(matches!(outcome, Outcome::Held(_)));
 /// assert_eq!(asked, 3);
 /// # Ok(())
 /// # }
@@ -47,16 +47,16 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// # Cancel safety
 ///
 /// As `try_once`, whose future is dropped with this one.
-pub async fn poll<F, A>(request: &Request, longest: Duration, mut try_once: F) -> Result<Attempt>
+pub async fn poll<F, A>(request: &Request, longest: Duration, mut try_once: F) -> Result<Outcome>
 where
     F: FnMut() -> A,
-    A: Future<Output = Result<Attempt>>,
+    A: Future<Output = Result<Outcome>>,
 {
     let mut backoff = Backoff::new(SHORTEST_PAUSE.min(longest), longest);
     loop {
         let busy = match within_a_trip(request, try_once()).await? {
-            Attempt::Held(lease) => return Ok(Attempt::Held(lease)),
-            Attempt::Busy(busy) => busy,
+            Outcome::Held(lease) => return Ok(Outcome::Held(lease)),
+            Outcome::Busy(busy) => busy,
         };
         request.mark_contended();
         let pause = next_pause(&mut backoff, busy);
@@ -64,7 +64,7 @@ where
         match request.deadline() {
             Some(deadline) if deadline <= until => {
                 request.clock().sleep_until(deadline).await;
-                return Ok(Attempt::Busy(busy));
+                return Ok(Outcome::Busy(busy));
             }
             _ => request.clock().sleep_until(until).await,
         }
@@ -75,20 +75,20 @@ where
 pub(crate) async fn one_trip<B: Backend + ?Sized>(
     backend: &B,
     request: &Request,
-) -> Result<Attempt> {
+) -> Result<Outcome> {
     within_a_trip(request, backend.try_acquire(request)).await
 }
 
 async fn within_a_trip(
     request: &Request,
-    attempt: impl Future<Output = Result<Attempt>>,
-) -> Result<Attempt> {
+    attempt: impl Future<Output = Result<Outcome>>,
+) -> Result<Outcome> {
     let sent = request.now();
     let limit = sent + request.trip_timeout();
     tokio::select! {
         biased;
         answer = attempt => Ok(match answer? {
-            Attempt::Held(lease) => Attempt::Held(lease.no_later_than(sent)),
+            Outcome::Held(lease) => Outcome::Held(lease.no_later_than(sent)),
             busy => busy,
         }),
         () = request.clock().sleep_until(limit) => Err(no_answer(request.trip_timeout())),

@@ -164,11 +164,11 @@ impl UrlForm {
             url.finish(&self.key_names())?;
             Ok(settings)
         };
-        read().map_err(|error| self.explain(error))
+        read().map_err(|error| self.with_context(error))
     }
 
     /// Says that it is about this backend's settings, unless the error knows better.
-    pub fn explain(&self, error: Error) -> Error {
+    pub fn with_context(&self, error: Error) -> Error {
         error.context(self.backend, Operation::Configure, None)
     }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 use futures::Stream;
 use futures::stream::unfold;
 
-use crate::engine::acquire::{Ask, Patience};
+use crate::engine::acquire::{LockSpec, Patience};
 use crate::engine::client::in_runtime;
 use crate::lock::settings::check_label;
 use crate::{FencingToken, Guard, HolderInfo, Mode, Result};
@@ -31,7 +31,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Election {
-    ask: Ask,
+    spec: LockSpec,
     look_every: Duration,
 }
 
@@ -49,9 +49,9 @@ pub struct Leader {
 }
 
 impl Election {
-    pub(crate) fn new(ask: Ask) -> Self {
+    pub(crate) fn new(spec: LockSpec) -> Self {
         Self {
-            ask,
+            spec,
             look_every: LOOK_EVERY,
         }
     }
@@ -76,7 +76,7 @@ impl Election {
     pub async fn campaign(&self, value: impl Into<Arc<str>>) -> Result<Guard> {
         let value = value.into();
         check_label(&value)?;
-        self.ask.wait_as(&value).await
+        self.spec.wait_as(&value).await
     }
 
     /// Becomes the leader if there is none; `None` when there is one.
@@ -104,7 +104,7 @@ impl Election {
 
     async fn campaign_with(&self, patience: Patience, value: Arc<str>) -> Result<Option<Guard>> {
         check_label(&value)?;
-        self.ask.acquire(patience, &value).await
+        self.spec.acquire(patience, &value).await
     }
 
     /// The leader now; `None` when there is none. Who holds the name in another way, as a reader or with a permit, does not lead.
@@ -113,7 +113,7 @@ impl Election {
     ///
     /// When the store cannot be asked.
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        let info = self.ask.inspect().await?;
+        let info = self.spec.inspect().await?;
         let alone = |holder: &HolderInfo| holder.mode == Mode::Exclusive;
         Ok(info.holders.into_iter().find(alone).map(|holder| Leader {
             value: holder.label,
@@ -143,7 +143,7 @@ impl Election {
 
     /// The election's name.
     pub fn name(&self) -> &crate::Name {
-        &self.ask.name
+        &self.spec.name
     }
 }
 
@@ -178,13 +178,13 @@ impl View {
 
     /// Until the store tells of a change, or it is time to look.
     async fn wait_for_change(&self) {
-        let Election { ask, look_every } = &self.election;
-        let clock = &ask.client.clock;
+        let Election { spec, look_every } = &self.election;
+        let clock = &spec.client.clock;
         let seen = self.told.as_ref().and_then(|leader| leader.as_ref());
         let seen = seen.map(|leader| leader.owner.as_str());
         tokio::select! {
             biased;
-            () = ask.client.backend.changed(&ask.name, seen) => {}
+            () = spec.client.backend.changed(&spec.name, seen) => {}
             () = clock.sleep_until(clock.now() + *look_every) => {}
         }
     }

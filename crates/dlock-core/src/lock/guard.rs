@@ -261,7 +261,7 @@ impl Guard {
             let renewed = grip.client.renew_now(&grip.entry).await;
             renewed.map_err(|error| {
                 let name = grip.entry.name();
-                grip.client.explain(error, Operation::Renew, &name)
+                grip.client.with_context(error, Operation::Renew, &name)
             })
         });
         let mut confirmed = true;
@@ -278,7 +278,7 @@ impl Guard {
         )
         .with_held(HeldNow::Yes);
         let client = &self.first.client;
-        Err(client.explain(error, Operation::Renew, &self.name()))
+        Err(client.with_context(error, Operation::Renew, &self.name()))
     }
 
     /// Proof that this guard is a writer's, for functions that must not be called by readers.
@@ -313,7 +313,7 @@ impl Guard {
         )
         .with_held(HeldNow::Yes);
         let client = &self.first.client;
-        Err(client.explain(error, Operation::Work, &self.name()))
+        Err(client.with_context(error, Operation::Work, &self.name()))
     }
 
     /// Until when the hold is good if it is not renewed again; `None` when it has no deadline. In the past once it is over.
@@ -457,21 +457,21 @@ impl Guard {
     /// As for a lost answer.
     pub async fn downgrade(&self) -> Result<()> {
         let Grip { client, entry, .. } = &self.first;
-        let explain = |error| client.explain(error, Operation::Downgrade, &entry.name());
+        let with_context = |error| client.with_context(error, Operation::Downgrade, &entry.name());
         if !self.rest.is_empty() || self.hold_count() > 1 || !entry.was_taken_to_write() {
-            return Err(explain(Error::new(
+            return Err(with_context(Error::new(
                 ErrorKind::Conflict,
                 "only the single hold of a writer can be downgraded: release the other guards of this owner first",
             )));
         }
         if !self.is_held() {
-            return Err(explain(lost_error(self.reason_if_lost())));
+            return Err(with_context(lost_error(self.reason_if_lost())));
         }
         client
             .backend
             .capabilities()
             .require(&[Capability::Downgrade])?;
-        client.downgrade(entry).await.map_err(explain)
+        client.downgrade(entry).await.map_err(with_context)
     }
 
     fn reason_if_lost(&self) -> LossReason {
@@ -501,7 +501,11 @@ impl Guard {
         match self.release().await {
             // The store had ended the hold before the work was done, and nobody could know it until now.
             Ok(Released::AlreadyLost) => {
-                return Err(client.explain(lost_error(LossReason::Gone), Operation::Work, &name));
+                return Err(client.with_context(
+                    lost_error(LossReason::Gone),
+                    Operation::Work,
+                    &name,
+                ));
             }
             Ok(_) => {}
             Err(error) => {
@@ -515,7 +519,7 @@ impl Guard {
         let error = lost_error(reason);
         self.first
             .client
-            .explain(error, Operation::Work, &self.name())
+            .with_context(error, Operation::Work, &self.name())
     }
 }
 

@@ -1,10 +1,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::acquire::Ask;
+use crate::engine::acquire::LockSpec;
 use crate::engine::client::Client;
 use crate::engine::room::Rooms;
-use crate::lock::settings::Checked;
+use crate::lock::settings::ResolvedSettings;
 use crate::name::check_text;
 use tokio::runtime::Handle;
 
@@ -39,7 +39,7 @@ pub struct Locks {
     client: Arc<Client>,
     /// What was set, and what follows from it.
     given: Arc<Settings>,
-    settings: Arc<Checked>,
+    settings: Arc<ResolvedSettings>,
 }
 
 impl Locks {
@@ -99,9 +99,9 @@ impl Locks {
         &self.given
     }
 
-    fn ask(&self, name: &str, mode: Mode) -> Result<Ask> {
+    fn spec(&self, name: &str, mode: Mode) -> Result<LockSpec> {
         self.capabilities().require_mode(mode)?;
-        Ok(Ask {
+        Ok(LockSpec {
             client: self.client.clone(),
             settings: self.settings.clone(),
             name: Name::new(name)?,
@@ -116,7 +116,7 @@ impl Locks {
     ///
     /// When the name is not a [`Name`].
     pub fn mutex(&self, name: impl AsRef<str>) -> Result<Mutex> {
-        Ok(Mutex::new(self.ask(name.as_ref(), Mode::Exclusive)?))
+        Ok(Mutex::new(self.spec(name.as_ref(), Mode::Exclusive)?))
     }
 
     /// A lock for many readers or one writer. Nothing is sent. A writer excludes a [`Mutex`] of the same name.
@@ -125,7 +125,7 @@ impl Locks {
     ///
     /// When the name is not a [`Name`], or the store has no shared mode.
     pub fn rw_lock(&self, name: impl AsRef<str>) -> Result<RwLock> {
-        Ok(RwLock::new(self.ask(name.as_ref(), Mode::Shared)?))
+        Ok(RwLock::new(self.spec(name.as_ref(), Mode::Shared)?))
     }
 
     /// A lock for at most `limit` holders at a time. Nothing is sent.
@@ -140,7 +140,7 @@ impl Locks {
             ));
         }
         Ok(Semaphore::new(
-            self.ask(name.as_ref(), Mode::Permit { limit })?,
+            self.spec(name.as_ref(), Mode::Permit { limit })?,
         ))
     }
 
@@ -161,8 +161,8 @@ impl Locks {
     /// When the name is not a [`Name`], or the store cannot be inspected.
     pub fn election(&self, name: impl AsRef<str>) -> Result<Election> {
         self.capabilities().require(&[Capability::Inspect])?;
-        let ask = self.ask(name.as_ref(), Mode::Exclusive)?;
-        Ok(Election::new(ask))
+        let spec = self.spec(name.as_ref(), Mode::Exclusive)?;
+        Ok(Election::new(spec))
     }
 
     /// Who holds a lock and who waits for it.
@@ -236,7 +236,7 @@ impl Locks {
         operation: Operation,
         trip: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        self.client.question(&self.settings, operation, trip).await
+        self.client.query(&self.settings, operation, trip).await
     }
 
     /// What this client has done so far, and what it holds now.
@@ -270,7 +270,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// When the store did not confirm everything within the [`outage`](Settings::outage) patience and a trip; what is left ends with
+    /// When the store did not confirm everything within the [`retry_unreachable_for`](Settings::retry_unreachable_for) patience and a trip; what is left ends with
     /// its lease, or with the session.
     pub async fn close(&self) -> Result<()> {
         self.client.close(&self.settings).await

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::mutex::run_with;
 use crate::backend::random_between;
-use crate::engine::acquire::{Ask, Patience};
+use crate::engine::acquire::{LockSpec, Patience};
 use crate::{
     Clock, Error, ErrorKind, Guard, HeldNow, Moment, Mutex, Operation, Owner, Released, Result,
 };
@@ -18,7 +18,7 @@ const LAST_CHANCE: Duration = Duration::from_millis(20);
 /// Made by [`Locks::multi`](crate::Locks::multi), or from mutexes of different clients with [`MultiLock::new`]. The guard is good
 /// while all of them are. If one cannot be had, those that were taken are given back.
 ///
-/// Members are taken in an order that does not depend on who asks, by store and name. Where two processes know a store under
+/// Members are taken in an order that does not depend on who specs, by store and name. Where two processes know a store under
 /// different names, their orders differ; so nobody waits for ever while holding: a member that is not had within a second
 /// makes the others free, is then waited for alone, and the others are taken after it.
 ///
@@ -68,7 +68,7 @@ impl MultiLock {
     /// As for [`Mutex::lock`], naming the member that failed. The shortest `wait_at_most` of the members' settings holds for
     /// all of them together. [`Error::held_now`] is [`HeldNow::Unknown`] when a member that was had could not be given back yet.
     pub async fn lock(&self) -> Result<Guard> {
-        wait_for_all(&self.asks()).await
+        wait_for_all(&self.specs()).await
     }
 
     /// Takes all of them if all are free; `None` when one is held by others.
@@ -77,7 +77,7 @@ impl MultiLock {
     ///
     /// As for [`Mutex::try_lock`], naming the member that failed.
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
-        take_all(&self.asks(), None).await
+        take_all(&self.specs(), None).await
     }
 
     /// Waits at most `limit` for all of them together; `None` when one was still held by others. The limit is kept also when a
@@ -87,10 +87,10 @@ impl MultiLock {
     ///
     /// As for [`Mutex::lock_within`], naming the member that failed.
     pub async fn lock_within(&self, limit: Duration) -> Result<Option<Guard>> {
-        let asks = self.asks();
+        let specs = self.specs();
         match Patience::within(limit) {
-            Patience::Try => take_all(&asks, None).await,
-            _ => wait_within(&asks, Some(limit)).await,
+            Patience::Try => take_all(&specs, None).await,
+            _ => wait_within(&specs, Some(limit)).await,
         }
     }
 
@@ -143,7 +143,7 @@ impl MultiLock {
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
         for member in &mut self.members {
-            member.ask.owner = Some(owner);
+            member.spec.owner = Some(owner);
         }
         self
     }
@@ -153,25 +153,25 @@ impl MultiLock {
         &self.members
     }
 
-    fn asks(&self) -> Vec<&Ask> {
-        self.members.iter().map(|member| &member.ask).collect()
+    fn specs(&self) -> Vec<&LockSpec> {
+        self.members.iter().map(|member| &member.spec).collect()
     }
 }
 
 /// By store, then by name.
 fn key(mutex: &Mutex) -> (&str, &str) {
-    (mutex.ask.client.backend.identity(), mutex.name())
+    (mutex.spec.client.backend.identity(), mutex.name())
 }
 
 /// Waits as long as the settings of the members allow.
-pub(crate) async fn wait_for_all(asks: &[&Ask]) -> Result<Guard> {
-    let limit = asks
+pub(crate) async fn wait_for_all(specs: &[&LockSpec]) -> Result<Guard> {
+    let limit = specs
         .iter()
-        .filter_map(|ask| ask.settings.wait_at_most)
+        .filter_map(|spec| spec.settings.wait_at_most)
         .min();
     let guard = match limit {
-        Some(limit) if limit.is_zero() => take_all(asks, None).await?,
-        limit => wait_within(asks, limit).await?,
+        Some(limit) if limit.is_zero() => take_all(specs, None).await?,
+        limit => wait_within(specs, limit).await?,
     };
     guard.ok_or_else(|| {
         let limit = limit.unwrap_or_default();
@@ -184,8 +184,8 @@ pub(crate) async fn wait_for_all(asks: &[&Ask]) -> Result<Guard> {
 }
 
 /// Waits for one member while holding nothing, then for the others a short while each; who is not had is waited for next.
-async fn wait_within(asks: &[&Ask], limit: Option<Duration>) -> Result<Option<Guard>> {
-    let Some(clock) = asks.first().map(|ask| ask.client.clock.clone()) else {
+async fn wait_within(specs: &[&LockSpec], limit: Option<Duration>) -> Result<Option<Guard>> {
+    let Some(clock) = specs.first().map(|spec| spec.client.clock.clone()) else {
         return Err(no_members());
     };
     // The clock of the first member counts for all: clients may have different ones only in tests.
@@ -193,14 +193,16 @@ async fn wait_within(asks: &[&Ask], limit: Option<Duration>) -> Result<Option<Gu
     let mut first = 0;
     let mut unconfirmed = false;
     loop {
-        let order = (first..asks.len()).chain(0..first);
-        let mut held = Held::new(asks.len(), clock.clone(), deadline);
+        let order = (first..specs.len()).chain(0..first);
+        let mut held = Held::new(specs.len(), clock.clone(), deadline);
         let mut missing = None;
         let mut trouble = None;
         for index in order {
-            let Some(ask) = asks.get(index) else { continue };
+            let Some(spec) = specs.get(index) else {
+                continue;
+            };
             let now = clock.now();
-            let at_least = LAST_CHANCE / u32::try_from(asks.len()).unwrap_or(u32::MAX);
+            let at_least = LAST_CHANCE / u32::try_from(specs.len()).unwrap_or(u32::MAX);
             let left = deadline.since(now).max(at_least);
             let patience = match held.guards.is_empty() {
                 true if deadline == Moment::NEVER => Patience::Forever,
@@ -210,7 +212,7 @@ async fn wait_within(asks: &[&Ask], limit: Option<Duration>) -> Result<Option<Gu
                     Patience::Within(wait.min(left))
                 }
             };
-            match ask.acquire(patience, &ask.settings.label).await {
+            match spec.acquire(patience, &spec.settings.label).await {
                 Ok(Some(guard)) => held.guards.push(guard),
                 Ok(None) => {
                     missing = Some(index);
@@ -249,13 +251,16 @@ async fn wait_within(asks: &[&Ask], limit: Option<Duration>) -> Result<Option<Gu
 }
 
 /// Takes all of them without waiting for a holder.
-pub(crate) async fn take_all(asks: &[&Ask], deadline: Option<Moment>) -> Result<Option<Guard>> {
-    let Some(clock) = asks.first().map(|ask| ask.client.clock.clone()) else {
+pub(crate) async fn take_all(
+    specs: &[&LockSpec],
+    deadline: Option<Moment>,
+) -> Result<Option<Guard>> {
+    let Some(clock) = specs.first().map(|spec| spec.client.clock.clone()) else {
         return Err(no_members());
     };
-    let mut held = Held::new(asks.len(), clock, deadline.unwrap_or(Moment::NEVER));
-    for ask in asks {
-        match ask.try_now().await {
+    let mut held = Held::new(specs.len(), clock, deadline.unwrap_or(Moment::NEVER));
+    for spec in specs {
+        match spec.try_now().await {
             Ok(Some(guard)) => held.guards.push(guard),
             Ok(None) => {
                 held.give_back().await;

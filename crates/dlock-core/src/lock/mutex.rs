@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::engine::acquire::Ask;
+use crate::engine::acquire::LockSpec;
 use crate::{Guard, Name, Owner, Result};
 
 /// A lock for one holder at a time, between tasks, processes and machines.
@@ -13,12 +13,12 @@ use crate::{Guard, Name, Owner, Result};
 /// Every method here may be dropped at any moment. What the store may have done by then is undone in the background (C13).
 #[derive(Debug, Clone)]
 pub struct Mutex {
-    pub(crate) ask: Ask,
+    pub(crate) spec: LockSpec,
 }
 
 impl Mutex {
-    pub(crate) fn new(ask: Ask) -> Self {
-        Self { ask }
+    pub(crate) fn new(spec: LockSpec) -> Self {
+        Self { spec }
     }
 
     /// Waits for the lock, first come, first served where the store can.
@@ -27,10 +27,10 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// When the store cannot be reached for longer than [`Settings::outage`](crate::Settings::outage), refuses, or the
+    /// When the store cannot be reached for longer than [`Settings::retry_unreachable_for`](crate::Settings::retry_unreachable_for), refuses, or the
     /// client is closed; [`ErrorKind::Busy`](crate::ErrorKind::Busy) when `wait_at_most` has passed.
     pub async fn lock(&self) -> Result<Guard> {
-        self.ask.wait().await
+        self.spec.wait().await
     }
 
     /// Takes the lock if it is free; `None` when others hold it. Never waits for a holder.
@@ -39,7 +39,7 @@ impl Mutex {
     ///
     /// When the store cannot be reached or refuses.
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
-        self.ask.try_now().await
+        self.spec.try_now().await
     }
 
     /// Waits at most `limit`; `None` when others still hold the lock then. Zero is a try.
@@ -51,7 +51,7 @@ impl Mutex {
     ///
     /// As for [`lock`](Mutex::lock).
     pub async fn lock_within(&self, limit: Duration) -> Result<Option<Guard>> {
-        self.ask.within(limit).await
+        self.spec.within(limit).await
     }
 
     /// Takes the lock, does the work, and gives the lock back after it: commit inside, and the order is right.
@@ -122,7 +122,7 @@ impl Mutex {
     /// The same lock for an owner, who can enter it again while holding it.
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
-        self.ask.owner = Some(owner);
+        self.spec.owner = Some(owner);
         self
     }
 
@@ -132,20 +132,20 @@ impl Mutex {
     ///
     /// When the store cannot be asked, or cannot tell.
     pub async fn is_locked(&self) -> Result<bool> {
-        Ok(self.ask.inspect().await?.is_locked())
+        Ok(self.spec.inspect().await?.is_locked())
     }
 
     /// Whether this lock's [`Owner`], or the owner of the scope we are in, holds it now, so that another acquire would enter it
     /// again. Asks nobody. Without an owner nobody can enter again, and the answer is no.
     pub fn is_owned(&self) -> bool {
-        let owner = self.ask.owner.or_else(Owner::current);
-        let now = self.ask.client.clock.now();
-        owner.is_some_and(|owner| self.ask.client.ledger.is_owned(owner, self.name(), now))
+        let owner = self.spec.owner.or_else(Owner::current);
+        let now = self.spec.client.clock.now();
+        owner.is_some_and(|owner| self.spec.client.ledger.is_owned(owner, self.name(), now))
     }
 
     /// The lock's name.
     pub fn name(&self) -> &Name {
-        &self.ask.name
+        &self.spec.name
     }
 }
 

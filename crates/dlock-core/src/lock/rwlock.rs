@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::mutex::run_with;
-use crate::engine::acquire::Ask;
+use crate::engine::acquire::LockSpec;
 use crate::{Guard, Mode, Name, Owner, Result};
 
 /// A lock for many readers or one writer.
@@ -28,15 +28,15 @@ use crate::{Guard, Mode, Name, Owner, Result};
 /// As for [`Mutex`](crate::Mutex).
 #[derive(Debug, Clone)]
 pub struct RwLock {
-    read: Ask,
-    write: Ask,
+    read: LockSpec,
+    write: LockSpec,
 }
 
 impl RwLock {
-    pub(crate) fn new(ask: Ask) -> Self {
+    pub(crate) fn new(spec: LockSpec) -> Self {
         Self {
-            write: ask.with_mode(Mode::Exclusive),
-            read: ask.with_mode(Mode::Shared),
+            write: spec.with_mode(Mode::Exclusive),
+            read: spec.with_mode(Mode::Shared),
         }
     }
 

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::multi;
 use super::mutex::run_with;
-use crate::engine::acquire::Ask;
+use crate::engine::acquire::LockSpec;
 use crate::{Error, Guard, Mode, Name, Result};
 
 /// A lock for at most `limit` holders at a time, each with a lease of its own.
@@ -30,12 +30,12 @@ use crate::{Error, Guard, Mode, Name, Result};
 /// As for [`Mutex`](crate::Mutex).
 #[derive(Debug, Clone)]
 pub struct Semaphore {
-    ask: Ask,
+    spec: LockSpec,
 }
 
 impl Semaphore {
-    pub(crate) fn new(ask: Ask) -> Self {
-        Self { ask }
+    pub(crate) fn new(spec: LockSpec) -> Self {
+        Self { spec }
     }
 
     /// Waits for a permit.
@@ -44,7 +44,7 @@ impl Semaphore {
     ///
     /// As for [`Mutex::lock`](crate::Mutex::lock), and `Conflict` for another limit than the one in use.
     pub async fn acquire(&self) -> Result<Guard> {
-        self.ask.wait().await
+        self.spec.wait().await
     }
 
     /// Takes a permit if one is free; `None` otherwise.
@@ -53,7 +53,7 @@ impl Semaphore {
     ///
     /// As for [`acquire`](Semaphore::acquire).
     pub async fn try_acquire(&self) -> Result<Option<Guard>> {
-        self.ask.try_now().await
+        self.spec.try_now().await
     }
 
     /// Waits at most `limit` for a permit.
@@ -62,7 +62,7 @@ impl Semaphore {
     ///
     /// As for [`acquire`](Semaphore::acquire).
     pub async fn acquire_within(&self, limit: Duration) -> Result<Option<Guard>> {
-        self.ask.within(limit).await
+        self.spec.within(limit).await
     }
 
     /// Does the work with a permit, as [`Mutex::run`](crate::Mutex::run).
@@ -120,14 +120,14 @@ impl Semaphore {
         multi::take_all(&parts, None).await
     }
 
-    fn parts(&self, permits: u32) -> Result<Vec<&Ask>> {
+    fn parts(&self, permits: u32) -> Result<Vec<&LockSpec>> {
         if permits == 0 || permits > self.limit() {
             return Err(Error::invalid(format!(
                 "{permits} permits of a semaphore that has {}: ask for 1 to {0}",
                 self.limit()
             )));
         }
-        Ok((0..permits).map(|_| &self.ask).collect())
+        Ok((0..permits).map(|_| &self.spec).collect())
     }
 
     /// How many permits nobody holds, as the store sees it now. The answer may be old when it arrives.
@@ -136,7 +136,7 @@ impl Semaphore {
     ///
     /// When the store cannot be asked, or cannot tell.
     pub async fn available_permits(&self) -> Result<u32> {
-        let info = self.ask.inspect().await?;
+        let info = self.spec.inspect().await?;
         let held = u32::try_from(info.holders.len()).unwrap_or(u32::MAX);
         Ok(self.limit().saturating_sub(held))
     }
@@ -147,12 +147,12 @@ impl Semaphore {
     ///
     /// When the store cannot be asked, or cannot tell.
     pub async fn is_locked(&self) -> Result<bool> {
-        Ok(self.ask.inspect().await?.is_locked())
+        Ok(self.spec.inspect().await?.is_locked())
     }
 
     /// How many permits there are.
     pub fn limit(&self) -> u32 {
-        match self.ask.mode {
+        match self.spec.mode {
             Mode::Permit { limit } => limit,
             _ => 1,
         }
@@ -160,6 +160,6 @@ impl Semaphore {
 
     /// The semaphore's name.
     pub fn name(&self) -> &Name {
-        &self.ask.name
+        &self.spec.name
     }
 }

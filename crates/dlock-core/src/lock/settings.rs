@@ -64,7 +64,7 @@ pub struct Settings {
     max_hold: Option<Duration>,
     wait_at_most: Option<Duration>,
     trip_timeout: Option<Duration>,
-    outage: Option<Duration>,
+    retry_unreachable_for: Option<Duration>,
     warn_after: Option<Duration>,
     order: Option<Order>,
     local_turns: Option<u32>,
@@ -131,8 +131,8 @@ impl Settings {
     ///
     /// It counts from the first failure, for all tasks of a client that wait for the same name: they end together, to within a trip,
     /// not one after the other. It ends with the first answer. Zero returns the first error; `try_lock` always does.
-    pub fn outage(mut self, patience: Duration) -> Self {
-        self.outage = Some(patience);
+    pub fn retry_unreachable_for(mut self, patience: Duration) -> Self {
+        self.retry_unreachable_for = Some(patience);
         self
     }
 
@@ -231,7 +231,7 @@ impl Settings {
             max_hold: self.max_hold.or(base.max_hold),
             wait_at_most: self.wait_at_most.or(base.wait_at_most),
             trip_timeout: self.trip_timeout.or(base.trip_timeout),
-            outage: self.outage.or(base.outage),
+            retry_unreachable_for: self.retry_unreachable_for.or(base.retry_unreachable_for),
             warn_after: self.warn_after.or(base.warn_after),
             order: self.order.or(base.order),
             local_turns: self.local_turns.or(base.local_turns),
@@ -249,7 +249,7 @@ impl Settings {
     }
 
     /// Checks everything against what the store can do.
-    pub(crate) fn check(&self, capabilities: &Capabilities) -> Result<Checked> {
+    pub(crate) fn check(&self, capabilities: &Capabilities) -> Result<ResolvedSettings> {
         let trip_timeout = self.trip_timeout.unwrap_or(DEFAULT_TRIP_TIMEOUT);
         let warn_after = self.warn_after.unwrap_or(DEFAULT_WARN_AFTER);
         let lease = match (capabilities.liveness, self.lease) {
@@ -264,7 +264,7 @@ impl Settings {
         };
         let shortest = capabilities.shortest_lease.max(Duration::from_millis(20));
         in_range("the lease", lease, shortest, LONGEST_LEASE)?;
-        let early = capabilities.early_end.min(lease / 2);
+        let early = capabilities.early_expiry.min(lease / 2);
         let validity = lease.saturating_sub(drift_margin(lease) + early);
         let renew_every = self.renew_every.unwrap_or((lease - early) / 3);
         let most = lease / 2;
@@ -320,14 +320,14 @@ impl Settings {
         let group = self.group.clone().unwrap_or_default();
         check_text("a group", &group, LONGEST_GROUP)?;
         let ends = capabilities.liveness != Liveness::Process;
-        Ok(Checked {
+        Ok(ResolvedSettings {
             lease,
             validity: ends.then_some(validity),
             renew_every: (self.renewal.unwrap_or(true) && ends).then_some(renew_every),
             max_hold: self.max_hold,
             wait_at_most: self.wait_at_most,
             trip_timeout,
-            outage: self.outage.unwrap_or(DEFAULT_OUTAGE),
+            retry_unreachable_for: self.retry_unreachable_for.unwrap_or(DEFAULT_OUTAGE),
             warn_after: (warn_after < Duration::MAX).then_some(warn_after),
             order,
             turns_before_a_pause: self.local_turns.unwrap_or(DEFAULT_LOCAL_TURNS),
@@ -343,7 +343,7 @@ impl Settings {
 
 /// Settings that were checked, with every default filled in.
 #[derive(Debug)]
-pub(crate) struct Checked {
+pub(crate) struct ResolvedSettings {
     pub(crate) lease: Duration,
     /// How long a hold is valid after the send time: the lease less the drift margin and what the store may be early. `None`: no
     /// deadline.
@@ -353,7 +353,7 @@ pub(crate) struct Checked {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) wait_at_most: Option<Duration>,
     pub(crate) trip_timeout: Duration,
-    pub(crate) outage: Duration,
+    pub(crate) retry_unreachable_for: Duration,
     /// `None`: never.
     pub(crate) warn_after: Option<Duration>,
     pub(crate) order: Order,
@@ -369,7 +369,7 @@ pub(crate) struct Checked {
     pub(crate) group: Arc<str>,
 }
 
-impl Checked {
+impl ResolvedSettings {
     /// How long one renewal may take: a hung one must not eat the tries that the lease has left.
     pub(crate) fn renewal_limit(&self) -> Duration {
         self.trip_timeout
@@ -421,7 +421,7 @@ fn default_label() -> Arc<str> {
 mod tests {
     use super::*;
 
-    fn check(settings: Settings) -> Result<Checked> {
+    fn check(settings: Settings) -> Result<ResolvedSettings> {
         settings.check(&Capabilities::new("test"))
     }
 
@@ -495,7 +495,7 @@ mod tests {
     #[test]
     fn a_hold_of_a_store_that_may_be_early_ends_sooner_and_is_renewed_sooner() {
         let mut capabilities = Capabilities::new("early");
-        capabilities.early_end = Duration::from_secs(9);
+        capabilities.early_expiry = Duration::from_secs(9);
         let lease = Duration::from_secs(30);
         let checked = Settings::new().lease(lease).check(&capabilities);
         let checked = checked.expect("settings");
@@ -503,7 +503,7 @@ mod tests {
         assert_eq!(checked.validity, Some(lease - margin));
         assert_eq!(checked.renew_every, Some(Duration::from_secs(7)));
         // A store that claims too much still leaves something.
-        capabilities.early_end = Duration::MAX;
+        capabilities.early_expiry = Duration::MAX;
         let checked = Settings::new().lease(lease).check(&capabilities);
         assert!(checked.expect("settings").validity > Some(Duration::from_secs(14)));
     }

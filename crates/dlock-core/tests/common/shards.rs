@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::backend::{Attempt, Backend, Capabilities, Lease, Released, Renewal, Request};
+use dlock_core::backend::{Backend, Capabilities, Lease, Outcome, Released, Renewal, Request};
 use dlock_core::{Error, ErrorKind, LockInfo, Name, Result};
 use dlock_memory::MemoryBackend;
 
@@ -64,12 +64,12 @@ impl Backend for Shards {
         &self.identity
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         self.reach(request.name()).await?;
         self.store.try_acquire(request).await
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         self.reach(request.name()).await?;
         self.store.acquire(request).await
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, Busy, Lease, Request};
+use dlock_core::backend::{Busy, Lease, Outcome, Request};
 use dlock_core::{ErrorKind, Moment, kit};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -11,7 +11,7 @@ use super::call_sign::CallSign;
 use super::kind::{Grab, NOW, Proof};
 use super::mark::{HoldKey, MarkPeek, MarkRow, MarkVersion, claim_args, version_args};
 use super::wait::PlaceOfWaiter;
-use super::{AttemptState, CarriedLocks, Hold, HoldConnection, within};
+use super::{AttemptState, ConnectionLocks, Hold, HoldConnection, within};
 use crate::connect::Connection;
 use crate::error::Trouble;
 use crate::fence::first_of;
@@ -38,8 +38,8 @@ enum Next {
     Wait(MarkRow),
 }
 
-impl CarriedLocks {
-    pub(super) async fn take(&self, request: &Request, wait: bool) -> Result<Attempt, Trouble> {
+impl ConnectionLocks {
+    pub(super) async fn take(&self, request: &Request, wait: bool) -> Result<Outcome, Trouble> {
         let attempt = request.attempt();
         kit::refuse_abandoned(attempt)?;
         if let Some(hold) = self.held(attempt) {
@@ -50,8 +50,8 @@ impl CarriedLocks {
         };
         let outcome = self.ask(request, permit, wait).await;
         let nothing_left = match &outcome {
-            Ok(Attempt::Held(_)) => false,
-            Ok(Attempt::Busy(_)) => true,
+            Ok(Outcome::Held(_)) => false,
+            Ok(Outcome::Busy(_)) => true,
             Err(trouble) => !trouble.is_sent(),
         };
         if nothing_left {
@@ -65,7 +65,7 @@ impl CarriedLocks {
         request: &Request,
         permit: OwnedSemaphorePermit,
         wait: bool,
-    ) -> Result<Attempt, Trouble> {
+    ) -> Result<Outcome, Trouble> {
         let limit = self.limit(request);
         let (mut granted, grab) = self.grab_now(request).await?;
         let version = match grab {
@@ -78,7 +78,7 @@ impl CarriedLocks {
             }
             Grab::Busy if !wait => {
                 self.put_away(granted.connection, request).await;
-                return Ok(Attempt::Busy(Busy::default()));
+                return Ok(Outcome::Busy(Busy::default()));
             }
             Grab::Busy => {
                 request.mark_contended();
@@ -136,7 +136,7 @@ impl CarriedLocks {
         mut version: Option<MarkVersion>,
         permit: OwnedSemaphorePermit,
         wait: bool,
-    ) -> Result<Attempt, Trouble> {
+    ) -> Result<Outcome, Trouble> {
         let limit = self.limit(granted.request);
         let mut waited_for = None;
         for _ in 0..LOOKS {
@@ -167,7 +167,7 @@ impl CarriedLocks {
                         let name = granted.request.name();
                         within(limit, self.kind.give_up(&mut granted.connection, name)).await?;
                         self.keep(granted.connection);
-                        return Ok(Attempt::Busy(Busy {
+                        return Ok(Outcome::Busy(Busy {
                             retry_after: Some(left),
                         }));
                     }
@@ -176,7 +176,7 @@ impl CarriedLocks {
                 }
             }
         }
-        Err(Trouble::strange(
+        Err(Trouble::unexpected_reply(
             "that the lock's mark changed again and again",
         ))
     }
@@ -217,7 +217,7 @@ impl CarriedLocks {
         granted: Granted<'_>,
         key: HoldKey,
         permit: OwnedSemaphorePermit,
-    ) -> Attempt {
+    ) -> Outcome {
         let lease = lease(granted.request, granted.proved, key);
         let hold = Arc::new(Hold {
             carried_by: tokio::sync::Mutex::new(HoldConnection {
@@ -231,17 +231,17 @@ impl CarriedLocks {
         });
         self.attempts()
             .insert(granted.request.attempt(), AttemptState::Holding(hold));
-        Attempt::Held(lease)
+        Outcome::Held(lease)
     }
 
     /// The request was sent twice: it is one hold.
-    async fn again(&self, request: &Request, hold: &Hold) -> Result<Attempt, Trouble> {
+    async fn again(&self, request: &Request, hold: &Hold) -> Result<Outcome, Trouble> {
         let proved = request.now();
         let mut carried_by = hold.carried_by.lock().await;
         let held = lease(request, proved, hold.key);
         let proof = self.kind.prove(&mut carried_by.connection, &held, hold.key);
         match within(self.limit(request), proof).await? {
-            Proof::Holds => Ok(Attempt::Held(held)),
+            Proof::Holds => Ok(Outcome::Held(held)),
             _ => Err(Trouble::gone()),
         }
     }

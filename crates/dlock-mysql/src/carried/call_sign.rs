@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{CarriedLocks, within};
+use super::{ConnectionLocks, within};
 use crate::connect::{Connection, Job, call_sign_text};
 use crate::error::Trouble;
 
@@ -32,7 +32,7 @@ impl CallSign {
     }
 }
 
-impl CarriedLocks {
+impl ConnectionLocks {
     /// Ends a connection, and returns when the server has let go of what it held.
     pub(super) async fn end(&self, call_sign: CallSign, limit: Duration) -> Result<(), Trouble> {
         if !self.is_known(call_sign, limit).await? {
@@ -66,7 +66,7 @@ impl CarriedLocks {
         );
         let told = self.shared.call(Job::Text(&sql), limit).await?;
         if told.answer.rows.is_empty() {
-            return Err(Trouble::strange("nothing"));
+            return Err(Trouble::unexpected_reply("nothing"));
         }
         Ok(told.answer.first_number().is_some())
     }

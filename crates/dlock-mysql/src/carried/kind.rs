@@ -33,11 +33,11 @@ pub(super) struct Kind {
     pub(super) marks: MarkStatements,
     first_use: String,
     scope: Scope,
-    how: How,
+    how: Locking,
 }
 
 #[derive(Debug)]
-enum How {
+enum Locking {
     /// A row that is locked by a transaction. What is written in it is undone with it, unless it is its last word.
     Row {
         grab: String,
@@ -77,14 +77,14 @@ impl Kind {
         let first_use;
         let how = if config.mode == LockMode::Advisory {
             first_use = one(include_str!("../sql/advisory_first_use.sql"));
-            How::Named {
+            Locking::Named {
                 grab: one(include_str!("../sql/advisory_grab.sql")),
                 prove: one(include_str!("../sql/advisory_prove.sql")),
             }
         } else {
             first_use = one(include_str!("../sql/session_first_use.sql"));
             let grab = one(include_str!("../sql/session_grab.sql"));
-            How::Row {
+            Locking::Row {
                 grab_now: format!("{grab} NOWAIT"),
                 grab,
                 prove: one(include_str!("../sql/session_prove.sql")),
@@ -103,11 +103,11 @@ impl Kind {
         let seconds = LONGEST_ROW_WAIT.as_secs();
         match self.how {
             // Every statement is part of a transaction, which a commit ends, and sees what was committed before it began.
-            How::Row { .. } => format!(
+            Locking::Row { .. } => format!(
                 "; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
                  SET SESSION innodb_lock_wait_timeout = {seconds}, autocommit = 0"
             ),
-            How::Named { .. } => String::new(),
+            Locking::Named { .. } => String::new(),
         }
     }
 
@@ -121,11 +121,11 @@ impl Kind {
         limit: Duration,
     ) -> Result<Grab, Trouble> {
         match &self.how {
-            How::Row { .. } => {
+            Locking::Row { .. } => {
                 let wait = wait > NOW;
                 self.grab_row(connection, shared, name, wait, limit).await
             }
-            How::Named { grab, .. } => {
+            Locking::Named { grab, .. } => {
                 let key = self.named_lock(name);
                 let args: [Arg<'_>; 3] = [
                     key.as_str().into(),
@@ -157,7 +157,7 @@ impl Kind {
         wait: bool,
         limit: Duration,
     ) -> Result<Grab, Trouble> {
-        let How::Row { grab, grab_now, .. } = &self.how else {
+        let Locking::Row { grab, grab_now, .. } = &self.how else {
             return Ok(Grab::Busy);
         };
         let sql = if wait { grab } else { grab_now };
@@ -177,7 +177,7 @@ impl Kind {
                 Err(trouble) => return Err(trouble),
             }
         }
-        Err(Trouble::strange(
+        Err(Trouble::unexpected_reply(
             "that the lock's row was removed again and again",
         ))
     }
@@ -195,8 +195,8 @@ impl Kind {
         let owner = Arg::from(attempt.as_uuid().as_bytes().as_slice());
         let token = Arg::from(key.fence);
         let answer = match &self.how {
-            How::Row { prove, .. } => connection.exec(prove, &[owner, token, name]).await,
-            How::Named { prove, .. } => {
+            Locking::Row { prove, .. } => connection.exec(prove, &[owner, token, name]).await,
+            Locking::Named { prove, .. } => {
                 let key = self.named_lock(lease.name());
                 let args = [key.as_str().into(), owner, token, name.clone(), name];
                 connection.exec(prove, &args).await
@@ -221,7 +221,7 @@ impl Kind {
         })
     }
 
-    /// Makes the rows of a name. Many do this at the same time: one of them wins, and for the others there is nothing to do (R54).
+    /// Makes the rows of a name. Many do this at the same time: one of them wins, and for the others there is nothing to do.
     pub(super) async fn first_use(
         &self,
         shared: &SharedConnections,
@@ -231,8 +231,8 @@ impl Kind {
         let name = Arg::from(name.as_str());
         let id = || Arg::from(fastrand::u64(1..));
         let args = match self.how {
-            How::Row { .. } => vec![name.clone(), id(), id(), name],
-            How::Named { .. } => vec![name.clone(), id(), name],
+            Locking::Row { .. } => vec![name.clone(), id(), id(), name],
+            Locking::Named { .. } => vec![name.clone(), id(), name],
         };
         shared
             .call(Job::Exec(&self.first_use, &args), limit)
@@ -256,7 +256,7 @@ impl Kind {
             }
             self.first_use(shared, name, limit).await?;
         }
-        Err(Trouble::strange(
+        Err(Trouble::unexpected_reply(
             "that the lock's mark was removed again and again",
         ))
     }
@@ -271,12 +271,12 @@ impl Kind {
         limit: Duration,
     ) -> Result<u64, Trouble> {
         match self.how {
-            How::Row { .. } => Ok(shared
+            Locking::Row { .. } => Ok(shared
                 .call(Job::Exec(sql, args), limit)
                 .await?
                 .answer
                 .affected),
-            How::Named { .. } => Ok(connection.exec(sql, args).await?.affected),
+            Locking::Named { .. } => Ok(connection.exec(sql, args).await?.affected),
         }
     }
 
@@ -295,11 +295,11 @@ impl Kind {
         });
         let cleared = match &self.how {
             // The mark is cleared only if the lock is given back.
-            How::Row { .. } => {
+            Locking::Row { .. } => {
                 let all = format!("{clear}; COMMIT{leave}");
                 connection.text(&all).await?.affected
             }
-            How::Named { .. } => {
+            Locking::Named { .. } => {
                 let give_back = self.give_back(name);
                 connection
                     .text(&format!("{clear}; {give_back}{leave}"))
@@ -349,7 +349,7 @@ impl Kind {
 
     /// Ends what a wish that was not granted has begun.
     pub(super) async fn end_wait(&self, connection: &mut Connection) -> Result<(), Trouble> {
-        if matches!(self.how, How::Row { .. }) {
+        if matches!(self.how, Locking::Row { .. }) {
             connection.text("ROLLBACK").await?;
         }
         Ok(())
@@ -367,9 +367,9 @@ impl Kind {
 
     fn give_back(&self, name: &Name) -> String {
         match &self.how {
-            How::Row { .. } => "ROLLBACK".to_owned(),
+            Locking::Row { .. } => "ROLLBACK".to_owned(),
             // The name is a digest, in letters and digits.
-            How::Named { .. } => format!("DO RELEASE_LOCK('{}')", self.named_lock(name)),
+            Locking::Named { .. } => format!("DO RELEASE_LOCK('{}')", self.named_lock(name)),
         }
     }
 
@@ -384,7 +384,7 @@ impl Kind {
         let mut here = vec![&marks.read];
         let mut there = vec![self.first_use.as_str(), marks.undo.as_str()];
         match &self.how {
-            How::Row {
+            Locking::Row {
                 grab,
                 grab_now,
                 prove,
@@ -392,7 +392,7 @@ impl Kind {
                 here.extend([grab, grab_now, prove]);
                 there.extend(writes.map(String::as_str));
             }
-            How::Named { grab, prove, .. } => {
+            Locking::Named { grab, prove, .. } => {
                 here.extend([grab, prove]);
                 here.extend(writes);
             }

@@ -88,7 +88,7 @@ impl MarkRow {
         };
         let number = |column| {
             row.number(column)
-                .ok_or_else(|| Trouble::strange("a mark without a number"))
+                .ok_or_else(|| Trouble::unexpected_reply("a mark without a number"))
         };
         Ok(Some(Self {
             version: MarkVersion {

@@ -1,4 +1,4 @@
-//! Modes `session` and `advisory`: a hold lives on a connection of its own (R52).
+//! Modes `session` and `advisory`: a hold lives on a connection of its own.
 //!
 //! A sign of life of that connection makes the hold valid for [`Config::session_validity`](crate::Config::session_validity), counted from
 //! the moment the question was sent. Why that is enough for C1 is told in [`mark`].
@@ -54,7 +54,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::backend::{Attempt, AttemptId, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{AttemptId, Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{
     Capabilities, ErrorKind, Hearing, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
 };
@@ -75,7 +75,7 @@ use crate::server::Setup;
 const WAKE_UP: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
-pub(crate) struct CarriedLocks {
+pub(crate) struct ConnectionLocks {
     kind: Kind,
     /// For everything that is not a hold: tokens, and the end of connections in doubt.
     shared: Arc<SharedConnections>,
@@ -118,7 +118,7 @@ struct HoldConnection {
     call_sign: CallSign,
 }
 
-impl CarriedLocks {
+impl ConnectionLocks {
     pub(crate) fn new(shared: Arc<SharedConnections>, config: Config, setup: &Setup) -> Self {
         let kind = Kind::new(&config, &setup.scope, setup.writable);
         let mut capabilities = Capabilities::new("mysql");
@@ -171,7 +171,7 @@ impl CarriedLocks {
 }
 
 #[async_trait]
-impl Backend for CarriedLocks {
+impl Backend for ConnectionLocks {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
@@ -180,11 +180,11 @@ impl Backend for CarriedLocks {
         &self.identity
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         Ok(self.take(request, false).await?)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         Ok(self.take(request, true).await?)
     }
 

@@ -3,11 +3,11 @@
 use dlock_core::Released;
 use dlock_core::backend::Lease;
 
-use super::{CarriedLocks, within};
+use super::{ConnectionLocks, within};
 use crate::connect::Job;
 use crate::error::Trouble;
 
-impl CarriedLocks {
+impl ConnectionLocks {
     /// A hold was good until its mark is cleared, whether its own connection does that or, when that has broken, another one.
     pub(super) async fn free(&self, lease: &Lease) -> Result<Released, Trouble> {
         let attempt = lease.attempt();

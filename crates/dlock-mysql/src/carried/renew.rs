@@ -6,11 +6,11 @@ use dlock_core::{ErrorKind, LossReason};
 use super::call_sign::CallSign;
 use super::kind::{Grab, NOW, Proof};
 use super::mark::{MarkRow, move_args};
-use super::{CarriedLocks, Hold, HoldConnection, within};
+use super::{ConnectionLocks, Hold, HoldConnection, within};
 use crate::connect::Connection;
 use crate::error::Trouble;
 
-impl CarriedLocks {
+impl ConnectionLocks {
     /// One question, sent after this call began: whoever gets the lock after it waits for a validity. When the connection has broken, or its
     /// server was demoted, the lock is taken again on a new one; as long as the mark is ours, nobody held it in between.
     pub(super) async fn prove(&self, lease: &Lease) -> Renewal {
@@ -91,7 +91,9 @@ impl CarriedLocks {
             .kind
             .write(&mut connection, &self.shared, sql, &args, limit);
         if moved.await? != 1 {
-            return Err(Trouble::strange("that the lock's mark changed meanwhile"));
+            return Err(Trouble::unexpected_reply(
+                "that the lock's mark changed meanwhile",
+            ));
         }
         carried_by.connection = connection;
         Ok(true)

@@ -2,12 +2,12 @@
 
 use dlock_core::backend::Request;
 
-use super::{CarriedLocks, within};
+use super::{ConnectionLocks, within};
 use crate::connect::Connection;
 use crate::error::Trouble;
 use crate::server::silence;
 
-impl CarriedLocks {
+impl ConnectionLocks {
     /// A connection for one attempt; whether it was used before.
     pub(super) async fn connection(&self) -> Result<(Connection, bool), Trouble> {
         let spare = self.spare().pop();

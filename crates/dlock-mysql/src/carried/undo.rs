@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, Request};
+use dlock_core::backend::{Outcome, Request};
 use dlock_core::{Mode, Name, SystemClock, kit};
 
 use super::call_sign::CallSign;
 use super::mark::{MarkRow, undo_args, version_args};
-use super::{AttemptState, CarriedLocks};
+use super::{AttemptState, ConnectionLocks};
 use crate::connect::Job;
 use crate::error::Trouble;
 
@@ -19,7 +19,7 @@ const NOT_OURS: u16 = 1095;
 /// How often the mark of a holder that is about to leave is looked at.
 const LOOKS: usize = 5;
 
-impl CarriedLocks {
+impl ConnectionLocks {
     /// Ends the connection of an attempt, and removes its mark.
     pub(super) async fn undo(&self, request: &Request) -> Result<(), Trouble> {
         let attempt = request.attempt();
@@ -102,7 +102,7 @@ impl CarriedLocks {
                 return Ok(Some(seen));
             }
         }
-        Err(Trouble::strange(
+        Err(Trouble::unexpected_reply(
             "that the lock's mark changed again and again",
         ))
     }
@@ -125,8 +125,8 @@ impl CarriedLocks {
         let outcome = async {
             loop {
                 let pause = match self.take(&request, false).await? {
-                    Attempt::Held(lease) => return self.free(&lease).await.map(|_| ()),
-                    Attempt::Busy(busy) => busy.retry_after.unwrap_or(ASK_EVERY),
+                    Outcome::Held(lease) => return self.free(&lease).await.map(|_| ()),
+                    Outcome::Busy(busy) => busy.retry_after.unwrap_or(ASK_EVERY),
                 };
                 tokio::time::sleep(pause).await;
                 let seen = self.look_from_outside(name, self.config.answer_timeout);

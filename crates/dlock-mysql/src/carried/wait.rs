@@ -11,7 +11,7 @@ use dlock_core::backend::Request;
 
 use super::call_sign::CallSign;
 use super::kind::{Grab, LONGEST_ROW_WAIT, LONGEST_WAIT};
-use super::{AttemptState, CarriedLocks, within};
+use super::{AttemptState, ConnectionLocks, within};
 use crate::connect::{Connection, Job};
 use crate::error::Trouble;
 
@@ -22,7 +22,7 @@ pub(super) const PLACES: u8 = 8;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlaceOfWaiter(pub(super) u8);
 
-impl CarriedLocks {
+impl ConnectionLocks {
     /// Whether somebody of another client stands in line. Not when the server does not answer: then nobody gets the lock from it either.
     pub(super) async fn others_stand_in_line(&self, name: &Name) -> bool {
         let asked = self.kind.who_stands_in_line(name);

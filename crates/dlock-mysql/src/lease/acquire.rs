@@ -105,7 +105,7 @@ impl LeaseLocks {
                 .await?
                 .answer;
             let Some(row) = answer.rows.first() else {
-                return Err(Trouble::strange("nothing"));
+                return Err(Trouble::unexpected_reply("nothing"));
             };
             if let Some(token) = row.number(1) {
                 return Ok(Tried::Held(Lease::new(request, sent).with_token(token)));
@@ -128,7 +128,7 @@ impl LeaseLocks {
         Err(no_row())
     }
 
-    /// Makes the row of a name. Many do this at the same time: one of them wins, and for the others there is nothing to do (R54).
+    /// Makes the row of a name. Many do this at the same time: one of them wins, and for the others there is nothing to do.
     async fn first_use(&self, name: &Name, limit: Duration) -> Result<(), Trouble> {
         let args = [name.as_str().into()];
         let insert = Job::Exec(&self.sql.first_use, &args);
@@ -183,7 +183,7 @@ fn busy(left: Option<u64>, age: Option<u64>) -> Tried {
 }
 
 fn no_row() -> Trouble {
-    Trouble::strange("that the lock's row was removed again and again").unsent()
+    Trouble::unexpected_reply("that the lock's row was removed again and again").unsent()
 }
 
 fn another_limit(used: u64, mode: Mode) -> Trouble {

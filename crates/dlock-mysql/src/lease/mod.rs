@@ -1,4 +1,4 @@
-//! Mode `lease`: one row for each lock, with the time until which it is held (R51).
+//! Mode `lease`: one row for each lock, with the time until which it is held.
 
 mod acquire;
 mod inspect;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{
     Capabilities, Error, ErrorKind, Hearing, Liveness, LockInfo, Mode, Name, Reach, Released,
     Result, WakeUp,
@@ -103,11 +103,11 @@ impl Backend for LeaseLocks {
         &self.identity
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         Ok(self.attempt(request).await?.into())
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         Ok(wait::poll(self, request).await?)
     }
 

@@ -1,4 +1,4 @@
--- Makes the mark of a name that was never used. Many do so at the same time (R54).
+-- Makes the mark of a name that was never used. Many do so at the same time.
 -- The ids are random: an automatic number would make all who use a new name wait for each other.
 -- arguments  name, id, name
 INSERT IGNORE INTO {marks} (name, part, id, stamp, fence, freed, lost, owner, valid_us, broken, connection, seated_at, dead_at, label)

@@ -1,4 +1,4 @@
--- Removes rows of locks that nobody has used for a time (R56), among some hundred names: a client that uses a new name waits for one
+-- Removes rows of locks that nobody has used for a time, among some hundred names: a client that uses a new name waits for one
 -- such part of the sweep, not for all of it.
 -- variables  @dlock_age (microseconds), @dlock_after: the names after this one
 -- returns    one row in the last result: how many rows of locks were removed, and the last name that was looked at; NULL at the end

@@ -1,4 +1,4 @@
--- Removes what is left of holders that died, and of abandoned attempts (R56). What is live stays.
+-- Removes what is left of holders that died, and of abandoned attempts. What is live stays.
 -- arguments  age in microseconds
 -- returns    affected rows
 DELETE FROM {prefix}unique WHERE expires_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND AND {takes_writes}

@@ -1,4 +1,4 @@
-//! Mode `unique`: a row while the lock is held, none while it is free (R50).
+//! Mode `unique`: a row while the lock is held, none while it is free.
 
 mod acquire;
 
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{
     Capabilities, ErrorKind, Hearing, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
 };
@@ -147,11 +147,11 @@ impl Backend for UniqueLocks {
         &self.identity
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         Ok(self.take(request).await?.into())
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         Ok(wait::poll(self, request).await?)
     }
 

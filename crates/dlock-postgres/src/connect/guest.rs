@@ -75,7 +75,7 @@ mod by_deadpool {
     }
 
     pub(super) async fn run(pool: &Pool, job: Job<'_>) -> Result<Vec<Row>, Trouble> {
-        let object = pool.get().await.map_err(explain)?;
+        let object = pool.get().await.map_err(with_context)?;
         let mut lent = Lent(Some(object));
         let Some(client) = &lent.0 else {
             return Ok(Vec::new());
@@ -110,7 +110,7 @@ mod by_deadpool {
         Ok(outcome?.into_iter().map(Row::Own).collect())
     }
 
-    fn explain(error: PoolError) -> Trouble {
+    fn with_context(error: PoolError) -> Trouble {
         match error {
             PoolError::Backend(error) => Trouble::from(error).unsent(),
             PoolError::Closed => Trouble::new(ErrorKind::Closed, "the pool was closed").unsent(),
@@ -223,7 +223,8 @@ mod by_sqlx {
         let mut bound = PgArguments::default();
         for (value, kind) in args {
             let mut bytes = BytesMut::new();
-            let unfit = |_| Trouble::strange("that it does not know its own types").unsent();
+            let unfit =
+                |_| Trouble::unexpected_reply("that it does not know its own types").unsent();
             let nothing = value.to_sql_checked(kind, &mut bytes).map_err(unfit)?;
             let bytes = matches!(nothing, Nothing::No).then_some(bytes);
             let value = Bound {
@@ -236,18 +237,19 @@ mod by_sqlx {
     }
 
     fn cells(row: &PgRow) -> Result<Row, Trouble> {
-        let strange = |_| Trouble::strange("a column that we cannot read");
+        let unexpected_reply = |_| Trouble::unexpected_reply("a column that we cannot read");
         let one = |column: usize| {
-            let value = row.try_get_raw(column).map_err(strange)?;
+            let value = row.try_get_raw(column).map_err(unexpected_reply)?;
             let kind = value.type_info().oid();
             let kind = kind.and_then(|oid| Type::from_oid(oid.0));
-            let kind = kind.ok_or_else(|| Trouble::strange("a column of an unknown type"))?;
+            let kind =
+                kind.ok_or_else(|| Trouble::unexpected_reply("a column of an unknown type"))?;
             let bytes = match value.is_null() {
                 true => None,
                 false => Some(
                     value
                         .as_bytes()
-                        .map_err(|_| Trouble::strange("a column that we cannot read"))?
+                        .map_err(|_| Trouble::unexpected_reply("a column that we cannot read"))?
                         .to_vec(),
                 ),
             };

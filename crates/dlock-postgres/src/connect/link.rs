@@ -40,11 +40,11 @@ pub(crate) enum Job<'a> {
 }
 
 impl Job<'_> {
-    async fn run(self, wire: &mut Wire, how: How) -> Result<Vec<Row>, Trouble> {
+    async fn run(self, wire: &mut Wire, how: Sending) -> Result<Vec<Row>, Trouble> {
         let rows = match (self, how) {
-            (Self::Ask(sql, args), How::Isolated) => wire.ask_isolated(sql, args).await?,
-            (Self::Ask(sql, args), How::Prepared) => wire.ask_often(sql, args).await?,
-            (Self::Ask(sql, args), How::Plain) => wire.ask(sql, args).await?,
+            (Self::Ask(sql, args), Sending::Isolated) => wire.ask_isolated(sql, args).await?,
+            (Self::Ask(sql, args), Sending::Prepared) => wire.ask_often(sql, args).await?,
+            (Self::Ask(sql, args), Sending::Plain) => wire.ask(sql, args).await?,
             (Self::Text(sql), _) => {
                 wire.text(sql).await?;
                 Vec::new()
@@ -56,7 +56,7 @@ impl Job<'_> {
 
 /// How a statement is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+enum Sending {
     /// Whole in itself: any connection to the server will do.
     Plain,
     /// The server knows it by a name that belongs to the connection.
@@ -122,13 +122,13 @@ impl Link {
         self.forget_idle();
     }
 
-    fn how(&self) -> How {
+    fn how(&self) -> Sending {
         if self.isolated.load(Ordering::Relaxed) {
-            How::Isolated
+            Sending::Isolated
         } else if self.direct.load(Ordering::Relaxed) {
-            How::Prepared
+            Sending::Prepared
         } else {
-            How::Plain
+            Sending::Plain
         }
     }
 
@@ -205,12 +205,12 @@ impl Link {
                 // Undone by the server.
                 Err(trouble) if trouble.contended => {}
                 // Refused by our own function, before it did anything.
-                Err(trouble) if trouble.has_code("DLK01") && how != How::Isolated => {
+                Err(trouble) if trouble.has_code("DLK01") && how != Sending::Isolated => {
                     self.isolated.store(true, Ordering::Relaxed);
                     continue;
                 }
                 // A pooler has come in between, or somebody made the server forget: it did nothing.
-                Err(trouble) if trouble.is_foreign() && how == How::Prepared => {
+                Err(trouble) if trouble.is_foreign() && how == Sending::Prepared => {
                     self.direct.store(false, Ordering::Relaxed);
                     self.forget_idle();
                     continue;
@@ -432,7 +432,7 @@ struct Lent<'a> {
 }
 
 impl Lent<'_> {
-    async fn run(&mut self, job: Job<'_>, how: How) -> Result<Vec<Row>, Trouble> {
+    async fn run(&mut self, job: Job<'_>, how: Sending) -> Result<Vec<Row>, Trouble> {
         let Some(wire) = self.wire.as_mut() else {
             return Err(closed());
         };

@@ -174,7 +174,7 @@ impl Wire {
     pub(crate) async fn process(&mut self) -> Result<i32, Trouble> {
         let rows = self.ask("SELECT pg_backend_pid()", &[]).await?;
         let number = rows.first().and_then(|row| row.try_get(0).ok());
-        number.ok_or_else(|| Trouble::strange("no number of its process"))
+        number.ok_or_else(|| Trouble::unexpected_reply("no number of its process"))
     }
 
     pub(crate) fn idle_for(&self) -> Duration {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, Busy, Lease, Request};
+use dlock_core::backend::{Busy, Lease, Outcome, Request};
 use dlock_core::{ErrorKind, Mode};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
@@ -15,7 +15,7 @@ use crate::fence;
 use crate::key::micros;
 
 /// How long a request of an abandoned attempt that is still under way is refused. A pooler may keep one for minutes.
-pub(crate) const MEMORY: Duration = Duration::from_secs(300);
+pub(crate) const TOMBSTONE_TTL: Duration = Duration::from_secs(300);
 
 /// What one attempt found.
 #[derive(Debug)]
@@ -50,14 +50,14 @@ pub(crate) struct Stray;
 
 impl LeaseLocks {
     /// An attempt that does not wait.
-    pub(crate) async fn attempt(&self, request: &Request) -> Result<Attempt, Trouble> {
+    pub(crate) async fn attempt(&self, request: &Request) -> Result<Outcome, Trouble> {
         match self.ask(request, Wait::No).await? {
-            Reply::Held(lease) => Ok(Attempt::Held(lease)),
+            Reply::Held(lease) => Ok(Outcome::Held(lease)),
             Reply::Others { free_in, stray, .. } => {
                 if stray {
                     self.give_up(request).await.map_err(Trouble::in_doubt)?;
                 }
-                Ok(Attempt::Busy(Busy {
+                Ok(Outcome::Busy(Busy {
                     retry_after: free_in,
                 }))
             }
@@ -125,7 +125,7 @@ impl LeaseLocks {
                     request.mode()
                 ),
             ))),
-            _ => Err(Trouble::strange("something unknown to an acquire")),
+            _ => Err(Trouble::unexpected_reply("something unknown to an acquire")),
         }
     }
 
@@ -135,7 +135,7 @@ impl LeaseLocks {
         self.end(
             request.name().as_str(),
             attempt,
-            MEMORY,
+            TOMBSTONE_TTL,
             request.trip_timeout(),
         )
         .await?;

@@ -106,5 +106,5 @@ fn get<'a, T: tokio_postgres::types::FromSql<'a>>(
     column: usize,
 ) -> Result<T, Trouble> {
     row.try_get(column)
-        .map_err(|_| Trouble::strange("something unknown about a lock"))
+        .map_err(|_| Trouble::unexpected_reply("something unknown about a lock"))
 }

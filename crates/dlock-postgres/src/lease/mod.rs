@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::backend::{Attempt, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{
     Capabilities, Error, ErrorKind, Fairness, Hearing, Liveness, LockInfo, Name, Reach, Released,
     Result, WakeUp,
@@ -161,11 +161,11 @@ impl Backend for LeaseLocks {
         &self.identity
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         Ok(self.attempt(request).await?)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         self.wait(request).await
     }
 

@@ -8,7 +8,7 @@ use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::LeaseLocks;
-use super::acquire::{MEMORY, Stray};
+use super::acquire::{Stray, TOMBSTONE_TTL};
 use crate::connect::{Arg, Job, Told};
 use crate::error::Trouble;
 use crate::key::micros;
@@ -20,7 +20,7 @@ const SWEEP_PART: u64 = 500;
 impl LeaseLocks {
     pub(crate) async fn free(&self, lease: &Lease) -> Result<Released, Trouble> {
         let memory = match lease.native::<Stray>() {
-            Some(Stray) => MEMORY,
+            Some(Stray) => TOMBSTONE_TTL,
             None => Duration::ZERO,
         };
         let attempt = *lease.attempt().as_uuid();
@@ -104,5 +104,5 @@ pub(crate) fn first<T: for<'a> tokio_postgres::types::FromSql<'a>>(
     told.rows
         .first()
         .and_then(|row| row.try_get(0).ok())
-        .ok_or_else(|| Trouble::strange("nothing that we understand"))
+        .ok_or_else(|| Trouble::unexpected_reply("nothing that we understand"))
 }

@@ -90,7 +90,7 @@ impl LeaseLocks {
                     extended.attempts.extend::<Option<Uuid>>(attempt);
                     extended.left_out.extend::<Option<String>>(name);
                 }
-                _ => return Err(Trouble::strange("no attempts to a renewal")),
+                _ => return Err(Trouble::unexpected_reply("no attempts to a renewal")),
             }
         }
         Ok(extended)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, AttemptId, Backoff, Busy, Lease, Request};
+use dlock_core::backend::{AttemptId, Backoff, Busy, Lease, Outcome, Request};
 use dlock_core::{Moment, Result};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::LONGEST_PAUSE;
 use super::LeaseLocks;
-use super::acquire::{MEMORY, Reply, Stray, Wait};
+use super::acquire::{Reply, Stray, TOMBSTONE_TTL, Wait};
 use crate::connect::{Ear, Link};
 use crate::fence;
 
@@ -258,7 +258,7 @@ struct Asked {
 
 impl LeaseLocks {
     /// Waits in the queue until the lock is ours or the deadline has passed.
-    pub(crate) async fn wait(&self, request: &Request) -> Result<Attempt> {
+    pub(crate) async fn wait(&self, request: &Request) -> Result<Outcome> {
         let place = self.listener.enter(request.attempt());
         let mut asked: Option<Asked> = None;
         let mut stray = false;
@@ -331,21 +331,21 @@ impl LeaseLocks {
     }
 
     /// The deadline has passed: gives the place up.
-    async fn leave(&self, request: &Request, stray: bool) -> Result<Attempt> {
+    async fn leave(&self, request: &Request, stray: bool) -> Result<Outcome> {
         // When every request was answered, nothing can come later, and nothing need be remembered.
-        let memory = if stray { MEMORY } else { Duration::ZERO };
+        let memory = if stray { TOMBSTONE_TTL } else { Duration::ZERO };
         let attempt = *request.attempt().as_uuid();
         let name = request.name().as_str();
         if self.undo(name, attempt, memory).await.is_err() {
             // Core drops this future in a moment and abandons the attempt until the store confirms it.
             std::future::pending::<()>().await;
         }
-        Ok(Attempt::Busy(Busy::default()))
+        Ok(Outcome::Busy(Busy::default()))
     }
 }
 
-fn held(lease: Lease, stray: bool) -> Attempt {
-    Attempt::Held(if stray {
+fn held(lease: Lease, stray: bool) -> Outcome {
+    Outcome::Held(if stray {
         lease.with_native(Arc::new(Stray))
     } else {
         lease

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::backend::{Attempt, Busy, Lease, Request};
+use dlock_core::backend::{Busy, Lease, Outcome, Request};
 use dlock_core::{ErrorKind, Mode, Moment};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::types::Type;
@@ -27,7 +27,7 @@ enum Claim {
 }
 
 impl SessionLocks {
-    pub(super) async fn take(&self, request: &Request, wait: bool) -> Result<Attempt, Trouble> {
+    pub(super) async fn take(&self, request: &Request, wait: bool) -> Result<Outcome, Trouble> {
         if request.mode() != Mode::Exclusive {
             return Err(Trouble::new(
                 ErrorKind::Unsupported,
@@ -51,8 +51,8 @@ impl SessionLocks {
         };
         let outcome = self.ask(request, permit, wait).await;
         let nothing_left = match &outcome {
-            Ok(Attempt::Held(_)) => false,
-            Ok(Attempt::Busy(_)) => true,
+            Ok(Outcome::Held(_)) => false,
+            Ok(Outcome::Busy(_)) => true,
             Err(trouble) => trouble.is_unsent(),
         };
         if nothing_left {
@@ -66,7 +66,7 @@ impl SessionLocks {
         request: &Request,
         permit: OwnedSemaphorePermit,
         wait: bool,
-    ) -> Result<Attempt, Trouble> {
+    ) -> Result<Outcome, Trouble> {
         let limit = self.limit(request);
         let (mut carrier, mut is_spare) = self.carrier().await?;
         let doubt = Trouble::in_doubt;
@@ -96,11 +96,11 @@ impl SessionLocks {
                 Claim::Holds(token) => {
                     let lease = lease(request, sent, token)?;
                     self.begin_hold(request, carrier, token, permit);
-                    return Ok(Attempt::Held(lease));
+                    return Ok(Outcome::Held(lease));
                 }
                 Claim::Busy(retry_after) if !wait => {
                     self.keep(carrier);
-                    return Ok(Attempt::Busy(Busy { retry_after }));
+                    return Ok(Outcome::Busy(Busy { retry_after }));
                 }
                 Claim::Busy(_) => {
                     request.mark_contended();
@@ -123,7 +123,7 @@ impl SessionLocks {
                 }
             }
         }
-        Err(doubt(Trouble::strange(
+        Err(doubt(Trouble::unexpected_reply(
             "that the lock's mark changed again and again",
         )))
     }
@@ -158,7 +158,7 @@ impl SessionLocks {
             (Some(1), _) => Ok(Claim::Holds(number)),
             (Some(0), _) => Ok(Claim::Busy((number > 0).then_some(time))),
             (Some(2), Some(mark)) => Ok(Claim::Wait(mark, time)),
-            _ => Err(Trouble::strange("something unknown to a claim")),
+            _ => Err(Trouble::unexpected_reply("something unknown to a claim")),
         }
     }
 
@@ -229,7 +229,7 @@ impl SessionLocks {
     }
 
     /// The request was sent twice: it is one hold.
-    async fn again(&self, request: &Request, hold: &Hold) -> Result<Attempt, Trouble> {
+    async fn again(&self, request: &Request, hold: &Hold) -> Result<Outcome, Trouble> {
         let sent = request.now();
         let mut carried_by = hold.carried_by.lock().await;
         let held = lease(request, sent, hold.token)?;
@@ -238,7 +238,7 @@ impl SessionLocks {
         };
         let proof = self.ask_proof(carrier, &held, hold.token);
         match within(self.limit(request), proof).await? {
-            1 => Ok(Attempt::Held(held)),
+            1 => Ok(Outcome::Held(held)),
             _ => Err(Trouble::gone()),
         }
     }

@@ -32,7 +32,7 @@ impl Carrier {
     pub(super) async fn number(&mut self, sql: &str, args: &[Arg<'_>]) -> Result<i32, Trouble> {
         let rows = self.ask(sql, args).await?;
         let number = rows.first().and_then(|row| row.try_get(0).ok());
-        number.ok_or_else(|| Trouble::strange("nothing that we understand"))
+        number.ok_or_else(|| Trouble::unexpected_reply("nothing that we understand"))
     }
 
     /// A sign of life, without a question.

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use dlock_core::backend::{Attempt, AttemptId, Backend, Lease, Renewal, Request};
+use dlock_core::backend::{AttemptId, Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{
     Capabilities, ErrorKind, Hearing, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
 };
@@ -205,11 +205,11 @@ impl Backend for SessionLocks {
         &self.identity
     }
 
-    async fn try_acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         Ok(self.take(request, false).await?)
     }
 
-    async fn acquire(&self, request: &Request) -> Result<Attempt> {
+    async fn acquire(&self, request: &Request) -> Result<Outcome> {
         Ok(self.take(request, true).await?)
     }
 

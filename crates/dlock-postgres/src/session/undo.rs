@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use dlock_core::backend::{Attempt, AttemptId, Request};
+use dlock_core::backend::{AttemptId, Outcome, Request};
 use dlock_core::{Mode, Name, SystemClock};
 use tokio_postgres::types::Type;
 
@@ -83,7 +83,7 @@ impl SessionLocks {
         };
         let number = |column| {
             row.try_get::<i64>(column)
-                .map_err(|_| Trouble::strange("no numbers of a mark"))
+                .map_err(|_| Trouble::unexpected_reply("no numbers of a mark"))
         };
         Ok(Some(Broken {
             sign: number(0)?,
@@ -100,8 +100,8 @@ impl SessionLocks {
         let outcome = async {
             loop {
                 let pause = match self.take(&request, false).await? {
-                    Attempt::Held(lease) => return self.free(&lease).await.map(|_| ()),
-                    Attempt::Busy(busy) => busy.retry_after.unwrap_or(ASK_EVERY),
+                    Outcome::Held(lease) => return self.free(&lease).await.map(|_| ()),
+                    Outcome::Busy(busy) => busy.retry_after.unwrap_or(ASK_EVERY),
                 };
                 tokio::time::sleep(pause).await;
                 let seen = self.mark(&self.sql.read, name, self.config.answer_timeout);

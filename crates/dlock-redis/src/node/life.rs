@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use dlock_core::{Error, Result};
 
 use super::Node;
-use crate::acquire::strange;
+use crate::acquire::unexpected_reply;
 use crate::connect::Answer;
 
 /// One life of a server process, as seen on one connection.
@@ -47,8 +47,9 @@ impl Node {
         let (connection, info) = Box::pin(self.store.link.server_info())
             .await
             .map_err(|trouble| trouble.about("asking for its age (INFO server)").unsent())?;
-        let life = read_life(connection, &info)
-            .ok_or_else(|| Error::from(strange("INFO server in an unknown form").unsent()))?;
+        let life = read_life(connection, &info).ok_or_else(|| {
+            Error::from(unexpected_reply("INFO server in an unknown form").unsent())
+        })?;
         *self.life.lock().unwrap_or_else(PoisonError::into_inner) = Some(life.clone());
         Ok(life)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dlock_core::{Name, Result};
 
 use super::Node;
-use crate::acquire::strange;
+use crate::acquire::unexpected_reply;
 use crate::connect::{Answer, Call, millis};
 
 impl Node {
@@ -40,7 +40,7 @@ impl Node {
             .arg(time.to_string());
         match self.trip(&call).await?.0 {
             Answer::Number(others) => Ok(others == 1),
-            _ => Err(strange("to a waiter in an unknown form").into()),
+            _ => Err(unexpected_reply("to a waiter in an unknown form").into()),
         }
     }
 }

@@ -125,7 +125,7 @@ fn a_careless_raise_is_found() {
     checker.assert_any_discovery("tokens are unique");
 }
 
-/// The known hole (R33): a node that lost its data may be the only one that two quorums have in common.
+/// The known hole: a node that lost its data may be the only one that two quorums have in common.
 #[test]
 fn amnesia_breaks_the_order() {
     let rules = Rules {

@@ -11,7 +11,7 @@ mod checks;
 use dlock_core::Mode;
 use stateright::{Model, Property};
 
-use crate::renew::{Count, Outcome};
+use crate::renew::{Count, Progress};
 use crate::stake::{Grant, Mask, State, bit};
 
 const NODES: usize = 3;
@@ -142,19 +142,19 @@ impl World {
             return;
         };
         let outcome = renewal.count.outcome(NODES, QUORUM);
-        if !renewal.decided && (outcome != Outcome::Open || time_up) {
+        if !renewal.decided && (outcome != Progress::Open || time_up) {
             renewal.decided = true;
             match outcome {
-                Outcome::Extended => {
+                Progress::Extended => {
                     self.extended = true;
                     self.told_wrongly |= self.others_held;
                 }
                 // Core ends the hold: no repair, no further renewal.
-                Outcome::Lost => {
+                Progress::Lost => {
                     self.lost = true;
                     self.repairs = std::array::from_fn(|_| Repair::Nothing);
                 }
-                Outcome::Open => {}
+                Progress::Open => {}
             }
         }
         if renewal.decided

@@ -15,7 +15,7 @@ pub(crate) struct Count {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum Progress {
     Open,
     Extended,
     Lost,
@@ -40,15 +40,15 @@ impl Count {
         }
     }
 
-    pub(crate) fn outcome(&self, nodes: usize, quorum: usize) -> Outcome {
+    pub(crate) fn outcome(&self, nodes: usize, quorum: usize) -> Progress {
         let count = |nodes: Mask| nodes.count_ones() as usize;
         if count(self.extended) >= quorum {
-            Outcome::Extended
+            Progress::Extended
         } else if count(self.lost | self.unproven) > nodes - quorum {
             // Those who are unproven can only be vouched for by a quorum of the others, and there is none.
-            Outcome::Lost
+            Progress::Lost
         } else {
-            Outcome::Open
+            Progress::Open
         }
     }
 
@@ -77,7 +77,7 @@ impl Count {
     /// While a quorum that counts has the hold, nobody else can get the lock: so it vouches for the nodes that got it meanwhile. Gives those,
     /// if there are any.
     pub(crate) fn vouches_for(&self, nodes: usize, quorum: usize) -> Option<(Round, Mask)> {
-        let vouches = self.outcome(nodes, quorum) == Outcome::Extended;
+        let vouches = self.outcome(nodes, quorum) == Progress::Extended;
         (vouches && self.unproven != 0).then_some((self.round, self.unproven))
     }
 }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use dlock_core::backend::{Attempt, Lease, Request};
+use dlock_core::backend::{Lease, Outcome, Request};
 use dlock_core::{Error, ErrorKind, HeldNow, Mode, Moment, Result, kit};
 
 use super::gone;
@@ -72,7 +72,7 @@ impl Queued {
     }
 
     /// The lock is ours, and the session lived when our last answered request was sent.
-    pub(crate) fn held(&self, request: &Request) -> Result<Attempt> {
+    pub(crate) fn held(&self, request: &Request) -> Result<Outcome> {
         let node = Node {
             path: self.path_of(&self.mine.node),
             sequence: self.mine.sequence,
@@ -82,7 +82,7 @@ impl Queued {
             untold: AtomicBool::new(self.tells(request)),
         };
         let lease = Lease::new(request, self.sent).with_native(Arc::new(node));
-        crate::fence::with_token(lease, self.czxid).map(Attempt::Held)
+        crate::fence::with_token(lease, self.czxid).map(Outcome::Held)
     }
 
     /// Whether somebody may wait to be told that this permit was granted: it was not when it came.
@@ -95,7 +95,7 @@ impl Queued {
         gone(self.session.delete(&self.path_of(&self.mine.node)).await)
     }
 
-    pub(crate) async fn conflict(&self, request: &Request, used: u32) -> Result<Attempt> {
+    pub(crate) async fn conflict(&self, request: &Request, used: u32) -> Result<Outcome> {
         self.leave().await?;
         Err(kit::other_limit(used, request.mode()))
     }

@@ -10,12 +10,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
+use super::diagnose::{Reason, diagnose};
 use super::dial::Dialer;
 use super::pulse::Pulse;
 use super::rounds::Rounds;
 use super::serve::{Core, LastWord, Shared, Task};
 use super::watches::Watches;
-use super::why::{Reason, why};
 use super::{Cause, Session, State, acls};
 use crate::config::Config;
 use crate::error::Fault;
@@ -51,7 +51,7 @@ pub(super) async fn open(config: &Config, purpose: Purpose<'_>) -> Result<Sessio
     let reason = tokio::select! {
         biased;
         answer = &mut opening => return outcome(config, answer, None),
-        reason = why(config) => reason,
+        reason = diagnose(config) => reason,
     };
     match reason {
         Some(reason) if reason.is_final => Err(reason.error),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::{Ledger, Lines};
 use crate::engine::entry::Entry;
-use crate::lock::settings::Checked;
+use crate::lock::settings::ResolvedSettings;
 use crate::sync::locked;
 use crate::{Mode, Moment, Name};
 
@@ -16,7 +16,7 @@ impl Ledger {
     pub(crate) fn join(
         &self,
         name: &Name,
-        settings: &Arc<Checked>,
+        settings: &Arc<ResolvedSettings>,
         now: Moment,
     ) -> Option<Arc<Entry>> {
         let lines = self.lines();

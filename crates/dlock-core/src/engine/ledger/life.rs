@@ -28,7 +28,7 @@ use crate::backend::{Backoff, Lease, Request};
 use crate::engine::client::Client;
 use crate::engine::entry::{Downgrade, Ending, Entry, Life, Phase, Subject, Undo};
 use crate::engine::queue::{Heir, Turn};
-use crate::lock::settings::{Checked, DEFAULT_TRIP_TIMEOUT};
+use crate::lock::settings::{DEFAULT_TRIP_TIMEOUT, ResolvedSettings};
 use crate::sync::locked;
 use crate::{Error, ErrorKind, LossReason, Mode, Moment, Name, Owner, Result};
 
@@ -40,7 +40,7 @@ pub(super) const OVERDUE: Duration = Duration::from_millis(250);
 /// Who asks for a lock, and how it is kept.
 #[derive(Debug)]
 pub(crate) struct Asker {
-    pub(crate) settings: Arc<Checked>,
+    pub(crate) settings: Arc<ResolvedSettings>,
     pub(crate) owner: Option<Owner>,
     /// The name of the span it asks in.
     pub(crate) span: Option<&'static str>,
@@ -125,12 +125,12 @@ impl Ledger {
         let ends_at = settings.max_hold.map_or(Moment::NEVER, |most| now + most);
         let valid_until = settings
             .validity
-            .map_or(Moment::NEVER, |validity| lease.from() + validity);
+            .map_or(Moment::NEVER, |validity| lease.counted_from() + validity);
         entry.begins(valid_until.min(ends_at));
         // A third of the lease after it began, or the end when it is not renewed.
         let renewal = settings
             .renew_every
-            .map_or(Moment::NEVER, |interval| lease.from() + interval);
+            .map_or(Moment::NEVER, |interval| lease.counted_from() + interval);
         let due = renewal.min(entry.loss_at());
         lines.lets_join(entry, lease.name(), lease.mode());
         {
@@ -140,7 +140,7 @@ impl Ledger {
                 lines.owned.insert(key, entry.clone());
             }
             life.phase = Phase::Held;
-            life.passed_on_until = now + settings.local_time(now.since(lease.from()));
+            life.passed_on_until = now + settings.local_time(now.since(lease.counted_from()));
             life.subject = Subject::Hold(Arc::new(lease));
             life.turn = turn;
             life.guards = 1;

@@ -10,7 +10,7 @@
 --       6 T  sorted set  abandoned attempt -> end of memory
 -- All times are this server's, in milliseconds.
 --
--- How (ARGV 2)   <F first come, first served, or B barging><C in a cluster, else -><mode: X, S, P<limit>, L<limit>, or - where none is
+-- ScriptArgs (ARGV 2)   <F first come, first served, or B barging><C in a cluster, else -><mode: X, S, P<limit>, L<limit>, or - where none is
 --                asked for; P wants everybody to have the same limit, L goes by its own whatever others have; both are held as P>
 --                <waiter lease, ms> <fence, ms, 13 digits>, then in acquire.lua <lease, ms> <inbox channel when ready to wait>
 --

@@ -18,7 +18,7 @@ pub(super) const LARGEST: usize = 64;
 const PASSED_OVER: usize = 256;
 
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct BatchState {
     /// Requests that went alone and trips of many.
     pub(super) under_way: usize,
     /// The trips of many among them.
@@ -57,10 +57,10 @@ pub(crate) enum Said {
     Taken(u64),
     Freed,
     /// Nothing was done: it must go alone.
-    NotSoEasy,
+    NeedsFullScript,
 }
 
-impl Desk {
+impl BatchState {
     /// `memory`: how long a lock that was taken is known.
     pub(super) fn new(memory: Duration) -> Self {
         Self {
@@ -136,8 +136,8 @@ impl Desk {
 mod tests {
     use super::*;
 
-    fn desk() -> Desk {
-        Desk::new(Duration::from_secs(300))
+    fn desk() -> BatchState {
+        BatchState::new(Duration::from_secs(300))
     }
 
     fn wish(key: &str, lasts: Option<u64>) -> (Wish, oneshot::Receiver<Result<Said, Trouble>>) {

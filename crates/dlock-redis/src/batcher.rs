@@ -18,7 +18,7 @@
 //!     └── its future is dropped: it is left out of the next trip
 //! ```
 //!
-//! And of the desk, which counts what is under way:
+//! And of the batch state, which counts what is under way:
 //!
 //! ```text
 //!   nothing ──enter──► some alone ──one ends while others wait──► trips of many ──nobody waits──► some alone or nothing
@@ -27,8 +27,8 @@
 //!          runtime that nobody drives has it ◄─────────────────────────┘
 //! ```
 
-mod desk;
 mod known;
+mod state;
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,50 +41,53 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-pub(crate) use self::desk::Said;
-use self::desk::{AT_ONCE, Desk, LARGEST, Wish};
 use self::known::Mark;
-use crate::acquire::strange;
+pub(crate) use self::state::Said;
+use self::state::{AT_ONCE, BatchState, LARGEST, Wish};
+use crate::acquire::unexpected_reply;
 use crate::config::Config;
 use crate::connect::{Answer, Call, Link};
 use crate::error::Trouble;
-use crate::how::Attempt32;
 use crate::key::SIGNS;
 use crate::script::Script;
+use crate::script_args::Attempt32;
 
 #[derive(Debug)]
-pub(crate) struct Many {
+pub(crate) struct Batcher {
     link: Arc<Link>,
     script: Script,
     limit: Duration,
-    desk: Mutex<Desk>,
+    state: Mutex<BatchState>,
 }
 
 /// How a request goes.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum Dispatch {
     /// At once, by itself. To be kept until the answer is there.
     Alone(Alone),
     Together(Place),
 }
 
-impl Many {
+impl Batcher {
     pub(crate) fn new(link: Arc<Link>, config: &Config) -> Arc<Self> {
         Arc::new(Self {
             link,
             script: Script::many(),
             limit: config.answer_timeout,
             // Half of the time, so that the key is still there when the request comes.
-            desk: Mutex::new(Desk::new(config.fence_ttl / 2)),
+            state: Mutex::new(BatchState::new(config.fence_ttl / 2)),
         })
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, BatchState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a lock, if it goes together with others: with the end of the lock's value and the time to live of its key.
-    pub(crate) fn take(self: &Arc<Self>, wish: impl FnOnce() -> (String, Vec<u8>, u64)) -> Way {
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        wish: impl FnOnce() -> (String, Vec<u8>, u64),
+    ) -> Dispatch {
         self.enter(|tell| {
             let (key, text, lasts) = wish();
             Wish {
@@ -98,7 +101,7 @@ impl Many {
     }
 
     /// Frees a lock, if it goes together with others.
-    pub(crate) fn free(self: &Arc<Self>, wish: impl FnOnce() -> (String, AttemptId)) -> Way {
+    pub(crate) fn free(self: &Arc<Self>, wish: impl FnOnce() -> (String, AttemptId)) -> Dispatch {
         self.enter(|tell| {
             let (key, attempt) = wish();
             Wish {
@@ -114,29 +117,29 @@ impl Many {
     fn enter(
         self: &Arc<Self>,
         wish: impl FnOnce(oneshot::Sender<Result<Said, Trouble>>) -> Wish,
-    ) -> Way {
-        let mut desk = self.desk();
-        let full = desk.under_way >= desk.at_once();
-        if full && desk.stands_still(self.limit) {
-            desk.age += 1;
-            (desk.under_way, desk.trips) = (0, 0);
+    ) -> Dispatch {
+        let mut state = self.state();
+        let full = state.under_way >= state.at_once();
+        if full && state.stands_still(self.limit) {
+            state.age += 1;
+            (state.under_way, state.trips) = (0, 0);
         }
-        if !full || desk.under_way == 0 {
-            desk.under_way += 1;
-            desk.moved = Some(Instant::now());
-            return Way::Alone(Alone {
-                many: self.clone(),
-                age: desk.age,
+        if !full || state.under_way == 0 {
+            state.under_way += 1;
+            state.moved = Some(Instant::now());
+            return Dispatch::Alone(Alone {
+                batcher: self.clone(),
+                age: state.age,
             });
         }
         let (tell, told) = oneshot::channel();
-        desk.waiting.push_back(wish(tell));
+        state.waiting.push_back(wish(tell));
         // Enough for a trip of their own.
-        if desk.waiting.len().is_multiple_of(LARGEST) && desk.under_way < AT_ONCE {
-            desk.under_way += 1;
-            self.start(desk);
+        if state.waiting.len().is_multiple_of(LARGEST) && state.under_way < AT_ONCE {
+            state.under_way += 1;
+            self.start(state);
         }
-        Way::Together(Place {
+        Dispatch::Together(Place {
             told,
             usual: self.limit,
         })
@@ -144,14 +147,14 @@ impl Many {
 
     /// Starts a trip of many, which counts as under way already. It goes where the connection lives: the runtime of whoever waits
     /// may be one that nobody drives in a moment.
-    fn start(self: &Arc<Self>, mut desk: MutexGuard<'_, Desk>) {
-        desk.trips += 1;
+    fn start(self: &Arc<Self>, mut state: MutexGuard<'_, BatchState>) {
+        state.trips += 1;
         let trip = Trip {
-            many: self.clone(),
-            age: desk.age,
+            batcher: self.clone(),
+            age: state.age,
             ended: false,
         };
-        drop(desk);
+        drop(state);
         let home = self.link.home().or_else(|| Handle::try_current().ok());
         if let Some(home) = home {
             home.spawn(trip.run());
@@ -177,7 +180,12 @@ impl Many {
         }
         let said = match self.link.call_once(&call, self.limit).await {
             Ok(Answer::List(said)) if said.len() == wishes.len() => said,
-            Ok(_) => return tell_all(wishes, &strange("to many in an unknown form").breaking()),
+            Ok(_) => {
+                return tell_all(
+                    wishes,
+                    &unexpected_reply("to many in an unknown form").breaking(),
+                );
+            }
             // The server's word may be about one of them alone, such as a missing permission: each asks for itself.
             Err(trouble) if trouble.is_of_the_server() => {
                 return tell_all(wishes, &trouble.breaking());
@@ -186,17 +194,17 @@ impl Many {
         };
         let taken = |said: &Answer| matches!(said, Answer::Text(_));
         let both = wishes.iter().zip(&said);
-        self.desk()
+        self.state()
             .note(both.filter_map(|(wish, said)| taken(said).then_some(wish.mark)));
         for (wish, said) in wishes.into_iter().zip(said) {
             let said = match said {
-                Answer::Number(0) => Ok(Said::NotSoEasy),
+                Answer::Number(0) => Ok(Said::NeedsFullScript),
                 Answer::Number(_) => Ok(Said::Freed),
                 Answer::Text(token) => match token.parse() {
                     Ok(token) => Ok(Said::Taken(token)),
-                    Err(_) => Err(strange("a token that is no number")),
+                    Err(_) => Err(unexpected_reply("a token that is no number")),
                 },
-                _ => Err(strange("to one of many in an unknown form")),
+                _ => Err(unexpected_reply("to one of many in an unknown form")),
             };
             // Who does not listen any more has abandoned the attempt, or lets the reaper free the hold.
             let _ = wish.tell.send(said);
@@ -213,29 +221,29 @@ fn tell_all(wishes: Vec<Wish>, trouble: &Trouble) {
 /// A request under way by itself.
 #[derive(Debug)]
 pub(crate) struct Alone {
-    many: Arc<Many>,
+    batcher: Arc<Batcher>,
     age: u64,
 }
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        let mut desk = self.many.desk();
-        if desk.age != self.age {
+        let mut state = self.batcher.state();
+        if state.age != self.age {
             return;
         }
-        desk.moved = Some(Instant::now());
-        if desk.waiting.is_empty() || desk.under_way > desk.at_once() {
-            desk.under_way = desk.under_way.saturating_sub(1);
+        state.moved = Some(Instant::now());
+        if state.waiting.is_empty() || state.under_way > state.at_once() {
+            state.under_way = state.under_way.saturating_sub(1);
         } else {
             // The trip takes over our share of what is under way.
-            self.many.start(desk);
+            self.batcher.start(state);
         }
     }
 }
 
 /// Goes as long as anybody waits.
 struct Trip {
-    many: Arc<Many>,
+    batcher: Arc<Batcher>,
     age: u64,
     ended: bool,
 }
@@ -244,21 +252,21 @@ impl Trip {
     async fn run(mut self) {
         loop {
             let wishes = {
-                let mut desk = self.many.desk();
-                if desk.age != self.age {
+                let mut state = self.batcher.state();
+                if state.age != self.age {
                     self.ended = true;
                     return;
                 }
-                desk.moved = Some(Instant::now());
-                let wishes = desk.next();
+                state.moved = Some(Instant::now());
+                let wishes = state.next();
                 if wishes.is_empty() {
-                    desk.trip_ended();
+                    state.trip_ended();
                     self.ended = true;
                     return;
                 }
                 wishes
             };
-            self.many.send(wishes).await;
+            self.batcher.send(wishes).await;
             // Those who were just told mostly want the next thing at once: let them come along.
             behind_the_others().await;
         }
@@ -271,13 +279,13 @@ impl Drop for Trip {
         if self.ended {
             return;
         }
-        let mut desk = self.many.desk();
-        if desk.age != self.age {
+        let mut state = self.batcher.state();
+        if state.age != self.age {
             return;
         }
-        desk.trip_ended();
-        let left = std::mem::take(&mut desk.waiting);
-        drop(desk);
+        state.trip_ended();
+        let left = std::mem::take(&mut state.waiting);
+        drop(state);
         drop(left);
     }
 }

@@ -14,7 +14,7 @@ const LONGEST: u64 = 9_999_999_999_999;
 
 /// The settings of a client as its scripts read them: `lock.lua` says what is where.
 #[derive(Debug, Clone)]
-pub(crate) struct How {
+pub(crate) struct ScriptArgs {
     /// The order of waiters, and whether this is a cluster.
     style: &'static str,
     /// How permits are asked for: P, or L where their limit may change.
@@ -26,7 +26,7 @@ pub(crate) struct How {
     plain: String,
 }
 
-impl How {
+impl ScriptArgs {
     pub(crate) fn new(config: &Config) -> Self {
         let style = match (config.style, config.is_cluster()) {
             (Style::Barging, false) => "B-",
@@ -127,30 +127,30 @@ mod tests {
 
     #[test]
     fn the_scripts_find_everything_at_its_place() {
-        let how = How::with("F-", Duration::from_secs(5), Duration::from_secs(86_400));
-        assert_eq!(how.plain(), "F-- 5000 0000086400000");
+        let args = ScriptArgs::with("F-", Duration::from_secs(5), Duration::from_secs(86_400));
+        assert_eq!(args.plain(), "F-- 5000 0000086400000");
         let lease = Duration::from_secs(30);
         assert_eq!(
-            how.acquire(Mode::Exclusive, lease, "in"),
+            args.acquire(Mode::Exclusive, lease, "in"),
             "F-X 5000 0000086400000 30000 in"
         );
         assert_eq!(
-            how.acquire(Mode::Permit { limit: 12 }, lease, ""),
+            args.acquire(Mode::Permit { limit: 12 }, lease, ""),
             "F-P12 5000 0000086400000 30000 "
         );
-        let changing = How {
+        let changing = ScriptArgs {
             permit: 'L',
-            ..how.clone()
+            ..args.clone()
         };
         assert_eq!(
             changing.acquire(Mode::Permit { limit: 3 }, lease, ""),
             "F-L3 5000 0000086400000 30000 "
         );
         let attempt = AttemptId::new();
-        let holder = String::from_utf8(how.holder(attempt, "me")).expect("text");
+        let holder = String::from_utf8(args.holder(attempt, "me")).expect("text");
         assert_eq!(holder, format!("{attempt}0000086400000me"));
-        assert_eq!(how.lasts(lease), 86_430_000);
-        let endless = How::with("F-", lease, Duration::MAX);
+        assert_eq!(args.lasts(lease), 86_430_000);
+        let endless = ScriptArgs::with("F-", lease, Duration::MAX);
         assert_eq!(endless.holder(attempt, "").len(), 45);
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Reason {
 }
 
 /// Looks after a while, as long as nobody drops it; `None` when there is nothing to say beyond the silence.
-pub(super) async fn why(config: &Config) -> Option<Reason> {
+pub(super) async fn diagnose(config: &Config) -> Option<Reason> {
     sleep(PATIENCE.min(config.connect_limit() / 4)).await;
     let found = join_all(config.hosts().iter().map(|host| look(config, host))).await;
     let is_final = found
