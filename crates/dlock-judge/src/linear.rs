@@ -1,6 +1,7 @@
 //! Linearizability: is there an order of grants and ends, each at one moment between its question and its answer, that the lock allows?
 //!
-//! The search is [stateright](https://docs.rs/stateright)'s; here are the models and the way from lines to calls:
+//! The search is that of [porcupine](https://docs.rs/porcupine-rs), which remembers what it has tried: many tasks that wait for one lock have more orders than
+//! can be tried. Here are the model and the way from lines to calls:
 //!
 //! - A hold that was released ends between the release's question and its answer. Any other hold ends at some moment after its holder stopped believing in it,
 //!   so its end is a call without an answer.
@@ -11,8 +12,9 @@
 //!   refused because a writer waits (C19). So a "busy" while others ask says nothing either.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
-use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
+use porcupine_rs::{CheckResult, Model, Operation, check_operations_timeout};
 
 use crate::exclusion;
 use crate::history::{History, Line, Mode, Op, Phase};
@@ -21,6 +23,9 @@ use crate::report::{Finding, Kind};
 
 /// Beyond its lease, for this long an attempt of unknown outcome may explain a "busy".
 const SLACK: u64 = 2_000_000_000;
+
+/// A search that takes longer has met a history that it was not made for, and says so: nothing waits for it for ever.
+const LONGEST_SEARCH: Duration = Duration::from_secs(60);
 
 /// Who: process, attempt.
 type Who = (u32, u64);
@@ -71,34 +76,49 @@ impl Lock {
     }
 }
 
-impl SequentialSpec for Lock {
-    type Op = Call;
-    type Ret = Answer;
-
-    fn invoke(&mut self, call: &Call) -> Answer {
+impl Lock {
+    /// What it says to this call, and what it is then.
+    fn answer(&mut self, call: Call) -> Answer {
         match call {
-            Call::Take(who, mode) if self.admits(*mode) => {
-                self.holders.insert(*who, (Mode2(*mode), 1));
+            Call::Take(who, mode) if self.admits(mode) => {
+                self.holders.insert(who, (Mode2(mode), 1));
             }
             Call::Take(..) => return Answer::Busy,
-            Call::Reenter(who) => match self.holders.get_mut(who) {
+            Call::Reenter(who) => match self.holders.get_mut(&who) {
                 Some((_, count)) => *count += 1,
                 None => return Answer::Busy,
             },
-            Call::Downgrade(who) => match self.holders.get_mut(who) {
+            Call::Downgrade(who) => match self.holders.get_mut(&who) {
                 Some((mode, _)) => *mode = Mode2(Mode::Shared),
                 None => return Answer::Busy,
             },
             Call::End(who) => {
-                if let Some((_, count)) = self.holders.get_mut(who) {
+                if let Some((_, count)) = self.holders.get_mut(&who) {
                     *count -= 1;
                     if *count == 0 {
-                        self.holders.remove(who);
+                        self.holders.remove(&who);
                     }
                 }
             }
         }
         Answer::Done
+    }
+}
+
+impl Model for Lock {
+    type State = Self;
+    /// A call and what was answered; none: nobody knows what.
+    type Op = (Call, Option<Answer>);
+    type Metadata = ();
+
+    fn init() -> Self {
+        Self::default()
+    }
+
+    fn step(state: &Self, (call, told): &Self::Op) -> (bool, Self) {
+        let mut next = state.clone();
+        let answer = next.answer(*call);
+        (told.is_none_or(|told| told == answer), next)
     }
 }
 
@@ -116,48 +136,33 @@ pub fn check(history: &History) -> Vec<Finding> {
             continue;
         }
         let own: Vec<&Hold> = all.iter().filter(|hold| hold.lock == name).collect();
-        let mut events = events(history, name, &own);
-        // At one moment answers come before questions: of two calls that only touch, the first one is the earlier.
-        events.sort_by_key(|event| (event.at, matches!(event.what, What::Ask(_))));
-        let first = events.first().map_or(0, |event| event.at);
-        if let Some(why) = try_order(&events) {
+        let calls = calls(history, name, &own);
+        let first = calls.iter().map(|call| call.begun).min().unwrap_or(0);
+        if let Some(why) = try_order(&calls) {
             findings.push(Finding::new(Kind::NotLinearizable, name, first, why));
         }
     }
     findings
 }
 
+/// A call: when it was made, when and how it was answered, if it was.
 #[derive(Debug, Clone, Copy)]
-enum What {
-    Ask(Call),
-    Tell(Answer),
+struct Timed {
+    begun: u64,
+    answer: Option<(u64, Answer)>,
+    call: Call,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Event {
-    at: u64,
-    /// Which sequence of calls: one task, until a call of it has no answer.
-    thread: (u32, u32, u64),
-    what: What,
-}
-
-/// When a call began, when and how it was answered, by which task, and what it was.
-type Timed = (u64, Option<(u64, Answer)>, (u32, u32), Call);
-
-/// The calls and answers of one lock.
-fn events(history: &History, name: &str, own: &[&Hold]) -> Vec<Event> {
+/// The calls of one lock.
+fn calls(history: &History, name: &str, own: &[&Hold]) -> Vec<Timed> {
     let lease = history.setup().lease.saturating_mul(1_000_000);
-    let mut events = Vec::new();
-    // After a call without an answer its task goes on as another thread.
-    let mut lives: HashMap<(u32, u32), u64> = HashMap::new();
     let mut doubts = doubts(history, name, own, lease);
     doubts.sort_unstable();
     let asks = asks(history, name);
     let mut asked: HashMap<(Who, Op2), &Line> = HashMap::new();
-    let mut calls: Vec<Timed> = Vec::new();
+    let mut calls = Vec::new();
     for line in history.lines().iter().filter(|line| line.lock == name) {
         let who = (line.process, line.attempt);
-        let task = (line.process, line.task);
         let Some(call) = call_of(line, who) else {
             continue;
         };
@@ -175,48 +180,38 @@ fn events(history: &History, name: &str, own: &[&Hold]) -> Vec<Event> {
                     continue;
                 }
                 let answer = if busy { Answer::Busy } else { Answer::Done };
-                calls.push((begun, Some((line.at, answer)), task, call));
+                calls.push(Timed {
+                    begun,
+                    answer: Some((line.at, answer)),
+                    call,
+                });
             }
             // It may have let readers in, at any time from then on.
             Phase::Unknown if line.op == Op::Downgrade => {
                 let begun = asked.remove(&key).map_or(line.at, |line| line.at);
-                calls.push((begun, None, task, call));
+                calls.push(Timed {
+                    begun,
+                    answer: None,
+                    call,
+                });
             }
             _ => {}
         }
     }
-    for hold in own {
+    calls.extend(own.iter().map(|hold| {
         let call = Call::End((hold.process, hold.attempt));
-        let task = (hold.process, hold.task);
-        calls.push(match hold.end {
-            End::Released(from, to) => (from, Some((to, Answer::Done)), task, call),
-            End::Other => (hold.until, None, task, call),
-        });
-    }
-    calls.sort_by_key(|call| call.0);
-    for (begun, answer, task, call) in calls {
-        let life = lives.entry(task).or_default();
-        let thread = match (answer, call) {
+        let (begun, answer) = match hold.end {
+            End::Released(from, to) => (from, Some((to, Answer::Done))),
             // It ended by itself, perhaps while its holder was asking something.
-            (None, Call::End((process, attempt))) => (process, u32::MAX, attempt),
-            _ => (task.0, task.1, *life),
+            End::Other => (hold.until, None),
         };
-        events.push(Event {
-            at: begun,
-            thread,
-            what: What::Ask(call),
-        });
-        match answer {
-            Some((at, answer)) => events.push(Event {
-                at,
-                thread,
-                what: What::Tell(answer),
-            }),
-            None if thread.1 == task.1 => *life += 1,
-            None => {}
+        Timed {
+            begun,
+            answer,
+            call,
         }
-    }
-    events
+    }));
+    calls
 }
 
 /// The kind of a line, as part of a key.
@@ -289,28 +284,36 @@ fn doubts(history: &History, name: &str, own: &[&Hold], lease: u64) -> Vec<(u64,
 }
 
 /// Why there is no order, if there is none.
-fn try_order(events: &[Event]) -> Option<String> {
-    let mut tester = LinearizabilityTester::new(Lock::default());
-    for event in events {
-        let told = match event.what {
-            What::Ask(call) => tester.on_invoke(event.thread, call).map(drop),
-            What::Tell(answer) => tester.on_return(event.thread, answer).map(drop),
-        };
-        if let Err(why) = told {
-            let short: String = why.chars().take(200).collect();
-            return Some(format!("not a history: {short}"));
-        }
+fn try_order(calls: &[Timed]) -> Option<String> {
+    // At one moment answers come before questions: of two calls that only touch, the first one is the earlier.
+    let mut moments: Vec<(u64, bool)> = Vec::new();
+    for call in calls {
+        moments.push((call.begun, true));
+        moments.extend(call.answer.map(|(at, _)| (at, false)));
     }
-    // The search calls itself once for each call.
-    let search = move || tester.is_consistent();
-    let found = std::thread::Builder::new()
-        .stack_size(256 << 20)
-        .spawn(search)
-        .map(|thread| thread.join().unwrap_or(false));
-    match found {
-        Ok(true) => None,
-        Ok(false) => Some(format!("{} calls and answers have no order", events.len())),
-        Err(error) => Some(format!("no thread for the search: {error}")),
+    moments.sort_unstable();
+    moments.dedup();
+    let rank = |at, is_question| {
+        let place = moments.partition_point(|moment| *moment < (at, is_question));
+        i64::try_from(place).unwrap_or(i64::MAX)
+    };
+    let operations: Vec<Operation<Lock>> = calls
+        .iter()
+        .map(|call| Operation {
+            client_id: None,
+            call_time: rank(call.begun, true),
+            return_time: call.answer.map_or(i64::MAX, |(at, _)| rank(at, false)),
+            op: (call.call, call.answer.map(|(_, answer)| answer)),
+            metadata: None,
+        })
+        .collect();
+    match check_operations_timeout(&operations, LONGEST_SEARCH) {
+        CheckResult::Ok => None,
+        CheckResult::Illegal => Some(format!("{} calls have no order", calls.len())),
+        CheckResult::Unknown => Some(format!(
+            "whether {} calls have an order was not known after {LONGEST_SEARCH:?}",
+            calls.len()
+        )),
     }
 }
 
@@ -482,5 +485,29 @@ mod tests {
         assert!(!bad(&script));
         script.hold(3, "m", Mode::Exclusive, 150, 3, Some(300));
         assert!(bad(&script));
+    }
+
+    /// A search that does not remember what it tried goes through every order of the readers, and does not come to an end.
+    #[test]
+    fn a_crowd_without_an_order_is_found() {
+        let mut script = Script::new();
+        for round in 0..20_u64 {
+            for reader in 0..9_u64 {
+                let begun = round * 1_000 + reader;
+                let (process, token) = (u32::try_from(reader).unwrap_or(0) + 1, round * 9 + reader);
+                script.ask(process, Op::Acquire, "r", Mode::Shared, begun);
+                script.answer(
+                    begun + 500,
+                    Phase::Ok,
+                    Some(token + 1),
+                    Some(begun + 900_000),
+                );
+                script.release(begun + 600, begun + 700);
+            }
+        }
+        assert!(!bad(&script));
+        script.ask(10, Op::Try, "r", Mode::Exclusive, 21_000);
+        script.answer(21_001, Phase::Fail, None, None);
+        assert!(bad(&script), "nobody held");
     }
 }
