@@ -333,3 +333,26 @@ async fn a_dropped_proxy_closes_its_connections() {
         ErrorKind::ConnectionRefused
     );
 }
+
+#[tokio::test]
+async fn a_connection_ends_in_the_midst_of_a_request_or_a_reply() {
+    for way in [Direction::ToServer, Direction::ToClient] {
+        let (mut echo, proxy) = echo_and_proxy().await;
+        let mut client = connected(&mut echo, &proxy).await;
+        let before = proxy.bytes();
+        proxy.reset_after(way, 2);
+        assert!(client.ask("abcdef").await.is_err(), "{way:?}");
+        let after = proxy.bytes();
+        let passed = (
+            after.to_server - before.to_server,
+            after.to_client - before.to_client,
+        );
+        match way {
+            Direction::ToServer => assert_eq!(passed, (2, 0)),
+            _ => assert_eq!(passed, (7, 2)),
+        }
+        // One connection alone: others work.
+        let mut other = Client::connect(&proxy).await;
+        assert_eq!(other.ask("again").await.unwrap(), "again");
+    }
+}

@@ -296,7 +296,14 @@ fn again(options: &Options, round: u64) -> String {
     let store = options.store.map_or(String::new(), |store| {
         format!(" --store {}", store.as_str())
     });
-    format!("ci/soak --seed {} --round {round}{store}", options.seed)
+    // The dice choose among the faults of the plan, so the same round has another one without this.
+    let fault = options.fault.map_or(String::new(), |fault| {
+        format!(" --fault {}", fault.as_str())
+    });
+    format!(
+        "ci/soak --seed {} --round {round}{store}{fault}",
+        options.seed
+    )
 }
 
 /// A round: its dice choose the store and the faults.
@@ -332,7 +339,10 @@ async fn one_round(options: &Options, round: u64) -> (u64, Run) {
     // Two of three may die, so that somebody is left.
     let mut kills = 0;
     faults.retain(|fault| {
-        let kill = matches!(fault, Fault::HolderKilled | Fault::WaiterKilled);
+        let kill = matches!(
+            fault,
+            Fault::HolderKilled | Fault::WaiterKilled | Fault::GranteeKilled
+        );
         kills += usize::from(kill);
         !kill || kills <= 1
     });
@@ -360,6 +370,17 @@ async fn one_round(options: &Options, round: u64) -> (u64, Run) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_round_is_run_again_by_the_words_that_chose_it() {
+        let words = ["--seed", "7", "--store", "redis", "--fault", "latency"].map(str::to_owned);
+        let options = Options::parse(&words).unwrap();
+        let said = again(&options, 12);
+        let words: Vec<_> = said.split(' ').skip(1).map(str::to_owned).collect();
+        let same = Options::parse(&words).unwrap();
+        assert_eq!((same.seed, same.round), (7, Some(12)));
+        assert_eq!((same.store, same.fault), (options.store, options.fault));
+    }
 
     #[test]
     fn options_are_read_and_nonsense_is_told() {

@@ -21,6 +21,8 @@ pub(super) struct Faults {
     pub(super) cut: Option<(u64, Instant)>,
     /// The reply that is to be lost next.
     pub(super) loss: Option<Loss>,
+    /// After so many bytes more in this direction, their connection is reset.
+    pub(super) reset_after: Option<(Way, u64)>,
     /// Requests with this pattern are to be lost, so many of them.
     pub(super) lost_requests: Option<(Vec<u8>, usize)>,
 }
@@ -112,6 +114,24 @@ impl Faults {
                 false
             }
             _ => false,
+        }
+    }
+
+    /// Counts bytes of one direction; how many of them are still delivered when the connection is to be reset among them.
+    pub(super) fn ends_among(&mut self, way: Way, length: usize) -> Option<usize> {
+        let (of, left) = self.reset_after.as_mut()?;
+        if *of != way {
+            return None;
+        }
+        match usize::try_from(*left) {
+            Ok(keep) if keep < length => {
+                self.reset_after = None;
+                Some(keep)
+            }
+            _ => {
+                *left -= length as u64;
+                None
+            }
         }
     }
 

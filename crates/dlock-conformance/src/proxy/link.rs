@@ -118,7 +118,15 @@ impl Link<'_> {
                 Ok(length) => Item::Bytes(self.told(way, buffer[..length].to_vec())),
                 Err(_) => Item::Reset,
             };
-            let last = !matches!(item, Item::Bytes(_));
+            let (item, reset) = match item {
+                Item::Bytes(mut bytes) => {
+                    let keep = self.ends_among(way, bytes.len());
+                    bytes.truncate(keep.unwrap_or(bytes.len()));
+                    (Item::Bytes(bytes), keep.is_some())
+                }
+                other => (other, false),
+            };
+            let last = reset || !matches!(item, Item::Bytes(_));
             if let Item::Bytes(bytes) = &item {
                 self.received(way)
                     .fetch_add(bytes.len() as u64, Ordering::SeqCst);
@@ -127,6 +135,10 @@ impl Link<'_> {
             if lane.flow != Flow::Swallowed {
                 // A closed queue means that the writer is waiting for the reset of this connection.
                 queue.send((Instant::now() + lane.delay, item)).ok();
+                if reset {
+                    let end = (Instant::now() + lane.delay, Item::Reset);
+                    queue.send(end).ok();
+                }
             }
             if last {
                 return Ok(());
@@ -215,6 +227,16 @@ impl Link<'_> {
             }
         }
         bytes
+    }
+
+    fn ends_among(&self, way: Way, length: usize) -> Option<usize> {
+        let mut keep = None;
+        // Nobody waits for this count.
+        self.shared.faults.send_if_modified(|faults| {
+            keep = faults.ends_among(way, length);
+            false
+        });
+        keep
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Faults) -> T) -> T {

@@ -34,7 +34,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
-use self::faults::{Faults, Flow, Loss};
+use self::faults::{Faults, Flow, Loss, Way};
 pub use self::store::ProxyFault;
 
 /// Which way bytes go.
@@ -248,6 +248,16 @@ impl FaultProxy {
     /// [`drop_reply_to`](Self::drop_reply_to).
     pub fn drop_reply(&self, n: u64) {
         self.change(|faults| faults.loss = Some(Loss::Chunk(n.max(1))));
+    }
+
+    /// Delivers `bytes` more bytes in this direction, counted over all connections, and resets the connection in the midst of what comes next: with
+    /// every number in turn, a request or a reply ends at every one of its bytes. For [`Direction::Both`] the bytes to the server count.
+    pub fn reset_after(&self, direction: Direction, bytes: u64) {
+        let way = match direction {
+            Direction::ToClient => Way::ToClient,
+            Direction::ToServer | Direction::Both => Way::ToServer,
+        };
+        self.change(|faults| faults.reset_after = Some((way, bytes)));
     }
 
     /// Waits for a request that contains `pattern`, swallows what the server then sends on that connection, and resets
