@@ -79,6 +79,11 @@ pub async fn work(job: Job) -> Result<(), Box<dyn std::error::Error>> {
     let settings = Settings::new()
         .retry_unreachable_for(Duration::from_secs(120))
         .linger(Duration::from_millis(job.linger));
+    let settings = match job.linger {
+        0 => settings,
+        // Several turns of these workers, whose work takes long for a hold that is passed on.
+        _ => settings.local_time(Duration::from_millis(400)),
+    };
     let locks = match job.plant {
         None => connect(&job.url, settings).await?,
         Some(plant) => {
