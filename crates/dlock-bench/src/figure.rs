@@ -39,10 +39,11 @@ impl Spread {
         let mut numbers: Vec<f64> = numbers.into_iter().collect();
         numbers.sort_by(f64::total_cmp);
         let at = |place: usize| numbers.get(place).copied().unwrap_or_default();
+        let last = numbers.len().saturating_sub(1);
         Self {
-            middle: at(numbers.len() / 2),
+            middle: f64::midpoint(at(last / 2), at(last - last / 2)),
             least: at(0),
-            most: at(numbers.len().saturating_sub(1)),
+            most: at(last),
         }
     }
 }
@@ -135,6 +136,13 @@ impl Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_middle_of_two_is_between_them() {
+        assert_eq!(Spread::of([3.0, 1.0]).middle, 2.0);
+        assert_eq!(Spread::of([3.0, 1.0, 2.5]).middle, 2.5);
+        assert_eq!(Spread::of([]).middle, 0.0);
+    }
 
     #[test]
     fn a_ratio_is_that_of_the_rounds_and_not_of_the_medians() -> Result<()> {

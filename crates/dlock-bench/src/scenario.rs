@@ -92,16 +92,24 @@ impl Scenario {
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        let tasks = |count: usize| match count {
+            1 => "1 task".to_owned(),
+            count => format!("{count} tasks"),
+        };
+        match *self {
             Self::Cycle => write!(f, "lock and release, nobody else there"),
-            Self::Sale { contenders } => write!(f, "one lock, {contenders} tasks of one client"),
+            Self::Sale { contenders } => write!(f, "one lock, {} of one client", tasks(contenders)),
             Self::Clients { contenders } => {
-                write!(f, "one lock, {contenders} tasks, a client each")
+                write!(f, "one lock, {}, a client each", tasks(contenders))
             }
             Self::Processes {
                 contenders,
                 processes,
-            } => write!(f, "one lock, {contenders} tasks in {processes} processes"),
+            } => write!(
+                f,
+                "one lock, {} in {processes} processes",
+                tasks(contenders)
+            ),
             Self::Names { tasks, names } => write!(f, "{tasks} tasks on {names} locks"),
             Self::HandOff => write!(f, "hand-off to another process"),
             Self::Held { locks } => write!(f, "{locks} locks held at once"),

@@ -71,7 +71,10 @@ impl Baseline {
     /// Whether it can do this: bare pairs have no queue, and the others no client that many tasks share.
     pub(crate) fn fits(&self, scenario: Scenario) -> bool {
         use Kind::{EtcdPair, MySqlPair, PostgresPair, RedisPair, ZkPair};
-        if matches!(self.kind, RedisPair | EtcdPair | ZkPair | MySqlPair | PostgresPair) {
+        if matches!(
+            self.kind,
+            RedisPair | EtcdPair | ZkPair | MySqlPair | PostgresPair
+        ) {
             return scenario == Scenario::Cycle;
         }
         matches!(

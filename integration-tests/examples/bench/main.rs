@@ -188,10 +188,9 @@ fn scenarios(plan: &Plan, store: &str) -> Vec<Scenario> {
     let sizes = [1, 2, 8, 50, 200];
     let mut all = vec![Scenario::Cycle];
     all.extend(sizes.map(|contenders| Scenario::Sale { contenders }));
+    let several = sizes.into_iter().filter(|&size| size > 1 && size < 200);
+    all.extend(several.map(|contenders| Scenario::Clients { contenders }));
     if store != "memory" {
-        // In memory a client of its own has locks of its own.
-        let sizes = sizes.into_iter().filter(|&size| size > 1 && size < 200);
-        all.extend(sizes.map(|contenders| Scenario::Clients { contenders }));
         all.extend([3, 8, 50, 200].map(|contenders| Scenario::Processes {
             contenders,
             processes: PROCESSES,
@@ -208,9 +207,11 @@ fn scenarios(plan: &Plan, store: &str) -> Vec<Scenario> {
         &[1_000, 10_000]
     };
     all.extend(held.iter().map(|&locks| Scenario::Held { locks }));
-    let waiters: &[usize] = if plan.full { &[1_000, 10_000] } else { &[1_000] };
-    if store != "memory" {
-        all.extend(waiters.iter().map(|&waiters| Scenario::Waiters { waiters }));
-    }
+    let waiters: &[usize] = if plan.full {
+        &[1_000, 10_000]
+    } else {
+        &[1_000]
+    };
+    all.extend(waiters.iter().map(|&waiters| Scenario::Waiters { waiters }));
     all
 }

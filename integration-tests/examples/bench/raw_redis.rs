@@ -59,7 +59,11 @@ impl Hold for Held {
         let mut free = redis::cmd("EVALSHA");
         free.arg(&self.hash).arg(1).arg(&self.name).arg(&self.owner);
         let freed: i64 = free.query_async(&mut self.connection).await?;
-        if freed == 1 { Ok(()) } else { Err("lost".into()) }
+        if freed == 1 {
+            Ok(())
+        } else {
+            Err("lost".into())
+        }
     }
 }
 
