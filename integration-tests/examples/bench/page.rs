@@ -46,11 +46,12 @@ impl Page {
         let mut text = String::new();
         let _ = writeln!(
             text,
-            "Made on {} with `{}`, on {}. {}\n",
+            "Made on {} with `{}`, on {}. {}{}\n",
             said(&["date", "-u", "+%F"]),
             self.command,
             machine(),
-            load()
+            load(),
+            build()
         );
         for (name, title, _) in self.plots() {
             let _ = writeln!(text, "![{title}](benchmarks/{name}.svg)\n");
@@ -285,6 +286,16 @@ fn load() -> String {
         "The load at its end was {} (1, 5 and 15 minutes).",
         words.join(", ")
     )
+}
+
+/// Figures of a program that was built for tests are no more than a trial of this page.
+fn build() -> &'static str {
+    match cfg!(debug_assertions) {
+        true => {
+            " **Built without optimisation**: a trial of the page, in which the client's part is several times what it is."
+        }
+        false => "",
+    }
 }
 
 /// What a program prints.
