@@ -164,7 +164,7 @@ mod tests {
             names: 1,
             tasks: 4,
             warm_up: Duration::from_millis(1),
-            time: Duration::from_millis(50),
+            time: Duration::from_millis(200),
             hold: Duration::ZERO,
             whole: true,
             turns: false,

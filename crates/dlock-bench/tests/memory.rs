@@ -17,7 +17,7 @@ async fn every_scenario_of_one_process_has_a_figure() {
     let count = told.clone();
     let bench = Bench::new()
         .rounds(2)
-        .round(Duration::from_millis(30))
+        .round(Duration::from_millis(100))
         .warm_up(Duration::from_millis(5))
         .tell(move |_| {
             count.fetch_add(1, Ordering::Relaxed);
