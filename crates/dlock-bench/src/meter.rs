@@ -44,6 +44,7 @@ impl Counters {
 
     /// As numbers with names, parted by `parts`: cycles, or seconds.
     pub(crate) fn each(self, parts: f64) -> Vec<(&'static str, f64)> {
+        let parts = if parts > 0.0 { parts } else { 1.0 };
         let micros = self.cpu.map(|cpu| cpu.as_secs_f64() * 1e6);
         [
             ("server_commands", self.commands),
@@ -51,7 +52,7 @@ impl Counters {
             ("server_cpu_us", micros),
         ]
         .into_iter()
-        .filter_map(|(name, value)| Some((name, value? / parts.max(1.0))))
+        .filter_map(|(name, value)| Some((name, value? / parts)))
         .collect()
     }
 
@@ -88,4 +89,25 @@ pub(crate) fn own_memory() -> Option<f64> {
         .find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kilobytes: f64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
     Some(kilobytes * 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_second_is_half_a_second() {
+        let cost = Counters {
+            commands: Some(3.0),
+            ..Counters::default()
+        };
+        assert_eq!(cost.each(0.5), [("server_commands", 6.0)]);
+        assert_eq!(cost.each(0.0), [("server_commands", 3.0)]);
+    }
+
+    #[test]
+    fn this_process_has_taken_time_and_memory() {
+        assert!(Counters::cpu_of(std::process::id()).is_some());
+        assert!(own_memory().is_some_and(|bytes| bytes > 0.0));
+    }
 }
