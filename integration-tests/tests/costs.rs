@@ -41,9 +41,11 @@ async fn since(meter: &dyn Meter, before: f64) -> f64 {
 
 async fn client(url: &str) -> Locks {
     let sign = if url.contains('?') { '&' } else { '?' };
-    dlocks::connect(&format!("{url}{sign}{LEASE}"))
-        .await
-        .expect("a client")
+    let url = match url.contains("session_validity=") {
+        true => url.to_owned(),
+        false => format!("{url}{sign}{LEASE}"),
+    };
+    dlocks::connect(&url).await.expect("a client")
 }
 
 async fn cycle(locks: &Locks, name: &str) {
@@ -148,7 +150,8 @@ async fn redis_and_redlock_are_asked_for_no_more_than_the_file_says() {
     let nodes = futures::future::join_all((0..3).map(|_| RedisServer::start())).await;
     let nodes: Vec<_> = nodes.into_iter().map(|node| node.expect("redis")).collect();
     let hosts: Vec<_> = nodes.iter().map(|node| node.addr().to_string()).collect();
-    let url = format!("redlock://{}", hosts.join(","));
+    // New nodes count at once only if they keep what they write.
+    let url = format!("redlock://{}?persistent=true", hosts.join(","));
     rows.push(row("redlock:3-nodes", &url, &Nodes(nodes)).await);
     settle(rows);
 }
@@ -183,8 +186,8 @@ async fn postgres_is_asked_for_no_more_than_the_file_says() {
         .await
         .expect("postgres");
     let mut rows = Vec::new();
-    for mode in ["lease", "session"] {
-        let url = format!("{}?mode={mode}", server.url());
+    for (mode, more) in [("lease", ""), ("session", "&session_validity=9s")] {
+        let url = format!("{}?mode={mode}{more}", server.url());
         rows.push(row(&format!("postgres:{mode}"), &url, &server).await);
     }
     settle(rows);
