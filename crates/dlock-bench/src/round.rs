@@ -1,7 +1,7 @@
 //! One round inside one process.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use dlocks::{Clock, SystemClock};
@@ -68,10 +68,13 @@ impl Job {
         let begin = Instant::now() + self.warm_up;
         let end = begin + self.time;
         let inside = Arc::new(AtomicBool::new(false));
+        let last = Arc::new(AtomicUsize::new(usize::MAX));
         let job = Arc::new(self);
         let mut tasks = JoinSet::new();
         for (task, client) in (0..job.tasks).zip(clients.iter().cycle()) {
             let task = Task {
+                number: task,
+                last: last.clone(),
                 job: job.clone(),
                 client: client.clone(),
                 inside: (job.names == 1).then(|| inside.clone()),
@@ -91,6 +94,9 @@ impl Job {
 }
 
 struct Task {
+    number: usize,
+    /// The task that had a lock last.
+    last: Arc<AtomicUsize>,
     job: Arc<Job>,
     client: Arc<dyn Client>,
     /// Whether somebody of this process holds the lock, where there is only one.
@@ -116,6 +122,7 @@ impl Task {
             let wait = start.elapsed();
             let got = SystemClock.now().as_nanos();
             self.enter()?;
+            let before = self.last.swap(self.number, Ordering::Relaxed);
             if !self.job.hold.is_zero() {
                 tokio::time::sleep(self.job.hold).await;
             }
@@ -130,6 +137,7 @@ impl Task {
             let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
             sample.times.record(nanos.max(1))?;
             sample.cycles += 1;
+            sample.handed += u64::from(before != self.number);
             if self.job.turns {
                 sample.turns.push((got, gave));
             }
@@ -184,6 +192,7 @@ mod tests {
         let sample = job().run(&[client]).await?;
         assert!(sample.cycles > 0);
         assert_eq!(sample.cycles, sample.times.len());
+        assert!(sample.handed <= sample.cycles);
         Ok(())
     }
 

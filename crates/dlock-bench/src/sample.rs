@@ -12,6 +12,8 @@ pub struct Sample {
     pub value: f64,
     /// How often a lock was taken and given back.
     pub cycles: u64,
+    /// How often the lock went to another task than the one before; known inside one process only.
+    pub handed: u64,
     /// Times in nanoseconds: of the cycle, or of the wait.
     pub times: Histogram<u64>,
     /// Further numbers by name: what the server did for each cycle (for each second, where nothing is cycled), memory, processor time.
@@ -25,6 +27,7 @@ impl Sample {
         Ok(Self {
             value: 0.0,
             cycles: 0,
+            handed: 0,
             times: Histogram::new(3)?,
             notes: Vec::new(),
             turns: Vec::new(),
@@ -35,6 +38,7 @@ impl Sample {
     pub(crate) fn add(&mut self, other: Self) -> Result<()> {
         self.value += other.value;
         self.cycles += other.cycles;
+        self.handed += other.handed;
         self.times.add(&other.times)?;
         self.turns.extend(other.turns);
         Ok(())

@@ -13,12 +13,12 @@ pub enum Scenario {
         /// How many.
         contenders: usize,
     },
-    /// The same with a client for each task.
+    /// The same with a client for each task. Measured: how often the lock went from one task to another.
     Clients {
         /// How many.
         contenders: usize,
     },
-    /// The same with the tasks spread over processes, with a client in each.
+    /// As the sale, with the tasks spread over processes, and a client in each.
     Processes {
         /// How many tasks, over all processes.
         contenders: usize,
@@ -80,6 +80,7 @@ impl Scenario {
         match self {
             Self::Cycle | Self::HandOff | Self::Held { .. } => "µs",
             Self::Waiters { .. } => "ms of CPU per second",
+            Self::Clients { .. } => "hand-offs per second",
             _ => "per second",
         }
     }

@@ -79,7 +79,7 @@ impl Page {
                 "clients",
                 "One lock, a client for each task",
                 "tasks",
-                "acquisitions per second",
+                "hand-offs per second",
             ),
             (
                 "processes",
@@ -231,6 +231,7 @@ fn kept(measured: &Measured) -> String {
 fn with_unit(figure: &Figure) -> String {
     let unit = match figure.scenario.unit() {
         "per second" => "/s",
+        "hand-offs per second" => "hand-offs/s",
         unit => unit,
     };
     let Spread {
@@ -263,6 +264,7 @@ fn spread(ratio: Spread) -> String {
 
 fn at_server(figure: &Figure) -> String {
     let parts = [
+        ("acquired_per_second", "had per second"),
         ("server_commands", "commands"),
         ("server_bytes", "bytes"),
         ("server_cpu_us", "µs of CPU"),
