@@ -25,6 +25,14 @@ docs *args:
 api *args:
     ci/api {{args}}
 
+# What each server is asked for against docs/costs.txt; `just costs --write` after a change that is meant
+costs *args:
+    ci/costs {{args}}
+
+# Figures and plots of docs/benchmarks.md, on a machine that does nothing else
+bench *args:
+    ci/bench {{args}}
+
 # The oldest compiler that we promise
 msrv:
     ci/msrv

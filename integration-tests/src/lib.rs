@@ -12,6 +12,7 @@ mod error;
 mod folder;
 mod holder;
 pub mod judge;
+mod meter;
 mod port;
 mod process;
 mod program;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::bench::BenchArgs;
 use crate::connect::Store;
 use crate::demo::DemoArgs;
 use crate::demo::worker::WorkerArgs;
@@ -30,6 +31,8 @@ Examples:
       dlock ls
   Is my store fit for locks?
       dlock doctor --backend zk://zk-1,zk-2,zk-3
+  What do locks cost there?
+      dlock bench --backend redis://cache:6379
 
 A URL with a password is safer in $DLOCK_URL or in a file (--backend-file).
 
@@ -81,6 +84,8 @@ pub(crate) enum Command {
     Doctor,
     /// Sell more than there is, then see a lock prevent it
     Demo(DemoArgs),
+    /// Measure what locks cost with this store
+    Bench(Box<BenchArgs>),
     /// Print shell completions
     #[command(
         after_help = "Example:\n  dlock completions bash > ~/.local/share/bash-completion/completions/dlock"
@@ -106,6 +111,8 @@ pub(crate) enum Command {
     End { signal: i32 },
     #[command(name = "__demo-worker", hide = true)]
     DemoWorker(WorkerArgs),
+    #[command(name = "__bench-worker", hide = true)]
+    BenchWorker,
 }
 
 const RUN_HELP: &str = "\

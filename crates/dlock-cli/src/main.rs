@@ -5,6 +5,7 @@
     reason = "a command prints its results and its errors"
 )]
 
+mod bench;
 mod break_lock;
 mod cli;
 mod connect;
@@ -69,8 +70,21 @@ fn start(cli: Cli) -> Result<End, Failure> {
         Command::Doctor => in_runtime(doctor::run(store)),
         Command::Demo(args) => in_runtime(demo::run(store, &args)),
         Command::DemoWorker(args) => in_runtime(demo::worker::run(&args)),
+        Command::Bench(args) => in_threads(bench::run(store, &args)),
+        Command::BenchWorker => in_threads(bench::work()),
     };
     code.map(End::Code)
+}
+
+/// As most programs that use locks: with a thread for each processor.
+fn in_threads<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(exit::UNAVAILABLE, format!("cannot start: {error}")))?;
+    let outcome = runtime.block_on(work);
+    runtime.shutdown_background();
+    outcome
 }
 
 /// On the main thread: the parent-death signal of a child fires when the *thread* that started it ends.

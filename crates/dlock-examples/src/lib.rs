@@ -9,6 +9,11 @@ mod pages {
     struct GettingStarted;
     #[doc = include_str!("../../../docs/transactions.md")]
     struct Transactions;
+    #[doc = include_str!("../../../docs/conformance.md")]
+    struct Conformance;
+    // Its other blocks are shown from a test, which compares them.
+    #[doc = include_str!("../../../docs/write-a-backend.md")]
+    struct WriteABackend;
     #[doc = include_str!("../../../docs/stores/etcd.md")]
     struct Etcd;
     #[doc = include_str!("../../../docs/stores/file.md")]

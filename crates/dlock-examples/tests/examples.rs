@@ -90,6 +90,16 @@ fn threads_sell_exactly_what_is_there() {
     says(&run("blocking", &[]), &["200 sold, 0 left"]);
 }
 
+#[cfg(feature = "diesel")]
+#[test]
+fn diesel_commits_before_the_release_and_refuses_a_late_holder() {
+    let printed = run("diesel_transaction", &[]);
+    says(
+        &printed,
+        &["40 sold, 0 left", "a late holder is refused: true"],
+    );
+}
+
 #[cfg(feature = "web")]
 mod web {
     use super::{run, says};

@@ -27,6 +27,7 @@ pub use self::etcd::{Etcd, EtcdCluster, EtcdServer};
 pub use self::group::{Elects, Group};
 pub use self::mysql::{Flavor, MySql, MySqlServer};
 pub use self::postgres::{PgBouncer, PgBouncerServer, Postgres, PostgresServer};
+pub(crate) use self::redis::value_of as redis_value;
 pub use self::redis::{Redis, RedisServer, Tls};
 pub use self::redis_cluster::RedisCluster;
 pub use self::resp::Reply;

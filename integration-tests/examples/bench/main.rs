@@ -1,0 +1,217 @@
+//! What locks cost on every store, beside raw commands and other libraries in the same run; writes docs/benchmarks.md and its plots.
+//!
+//! `ci/bench` runs it: `bench [--store redis,memory,file] [--rounds N] [--time SECONDS] [--full] [--write]`
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a benchmark prints, and ends where its expectation breaks"
+)]
+
+mod baselines;
+mod page;
+mod plot;
+mod raw_etcd;
+mod raw_mysql;
+mod raw_postgres;
+mod raw_redis;
+mod raw_zk;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dlock_bench::{Bench, Dlock, Figure, Meter, Result, Scenario, Subject};
+use dlocks::{Order, Settings};
+use integration_tests::{
+    EtcdServer, Flavor, Folder, Postgres, PostgresServer, RedisServer, ZooKeeperServer,
+};
+
+use crate::baselines::{WORKER, baselines};
+
+/// All, in the order of the page.
+const STORES: [&str; 7] = ["memory", "file", "redis", "etcd", "zk", "mysql", "postgres"];
+
+const PROCESSES: usize = 3;
+const TASKS: usize = 64;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == WORKER) {
+        return baselines::work(&words[1..]).await;
+    }
+    let plan = Plan::from_words(&words)?;
+    let mut stores = Vec::new();
+    for store in &plan.stores {
+        stores.push(measure(&plan, store).await?);
+    }
+    let page = page::Page::new(&words, stores);
+    match plan.write {
+        true => page.write()?,
+        false => println!("{}", page.text()),
+    }
+    Ok(())
+}
+
+/// What was asked for.
+struct Plan {
+    stores: Vec<String>,
+    rounds: usize,
+    time: Duration,
+    /// Also the sizes that take minutes: 100,000 locks, 10,000 waiters.
+    full: bool,
+    write: bool,
+}
+
+impl Plan {
+    fn from_words(words: &[String]) -> Result<Self> {
+        let mut plan = Self {
+            stores: STORES.map(str::to_owned).to_vec(),
+            rounds: 5,
+            time: Duration::from_secs(1),
+            full: false,
+            write: false,
+        };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or(format!("{word} without a value"));
+            match word.as_str() {
+                "--store" => plan.stores = value()?.split(',').map(str::to_owned).collect(),
+                "--rounds" => plan.rounds = value()?.parse()?,
+                "--time" => plan.time = Duration::from_secs_f64(value()?.parse()?),
+                "--full" => plan.full = true,
+                "--write" => plan.write = true,
+                other => return Err(format!("unknown: {other}").into()),
+            }
+        }
+        Ok(plan)
+    }
+
+    fn bench(&self) -> Bench {
+        Bench::new().rounds(self.rounds).round(self.time).seed(42)
+    }
+}
+
+/// A store that was measured.
+struct Measured {
+    store: String,
+    figures: Vec<Figure>,
+}
+
+/// A server, or a folder, for as long as it is measured.
+struct Started {
+    url: String,
+    meter: Option<Arc<dyn Meter>>,
+    /// Ends with the value.
+    _folder: Option<Folder>,
+}
+
+async fn start(store: &str) -> Result<Started> {
+    let started = |url: String, meter: Arc<dyn Meter>| Started {
+        url,
+        meter: Some(meter),
+        _folder: None,
+    };
+    Ok(match store {
+        "memory" => Started {
+            url: "memory:".into(),
+            meter: None,
+            _folder: None,
+        },
+        "file" => {
+            let folder = Folder::new("bench")?;
+            Started {
+                url: format!("file:{}", folder.path().display()),
+                meter: None,
+                _folder: Some(folder),
+            }
+        }
+        "redis" => {
+            let server = RedisServer::start().await?;
+            started(server.url(), Arc::new(server))
+        }
+        "etcd" => {
+            let server = EtcdServer::start().await?;
+            started(server.url(), Arc::new(server))
+        }
+        "zk" => {
+            let server = ZooKeeperServer::start().await?;
+            started(server.url(), Arc::new(server))
+        }
+        "mysql" => {
+            let server = Flavor::MariaDb.start().await?;
+            started(server.url(), Arc::new(server))
+        }
+        "postgres" => {
+            let settings = Postgres::set(&["max_connections=800"]);
+            let server = PostgresServer::start_with(settings).await?;
+            started(server.url(), Arc::new(server))
+        }
+        other => return Err(format!("unknown store: {other}").into()),
+    })
+}
+
+async fn measure(plan: &Plan, store: &str) -> Result<Measured> {
+    let started = start(store).await?;
+    let program = std::env::current_exe()?;
+    let dlock = Dlock::new(&started.url).started_by(program, &[WORKER, "dlock"]);
+    let strict = Dlock::new(&started.url)
+        .named("dlock, a place in the store's queue each")
+        .settings(Settings::new().order(Order::Strict));
+    let others = baselines(store, &started.url);
+    let mut bench = plan.bench();
+    if let Some(meter) = &started.meter {
+        bench = bench.meter(meter.clone());
+    }
+    let store_name = store.to_owned();
+    bench = bench.tell(move |what| eprintln!("{store_name}: {what}"));
+    let mut figures = Vec::new();
+    for scenario in scenarios(plan, store) {
+        let mut subjects: Vec<&dyn Subject> = vec![&dlock];
+        if matches!(scenario, Scenario::Waiters { .. }) {
+            subjects.push(&strict);
+        }
+        let fit = others.iter().filter(|other| other.fits(scenario));
+        subjects.extend(fit.map(|other| other as &dyn Subject));
+        figures.extend(bench.run(scenario, &subjects).await?);
+    }
+    Ok(Measured {
+        store: store.to_owned(),
+        figures,
+    })
+}
+
+fn scenarios(plan: &Plan, store: &str) -> Vec<Scenario> {
+    let sizes = [1, 2, 8, 50, 200];
+    let mut all = vec![Scenario::Cycle];
+    all.extend(sizes.map(|contenders| Scenario::Sale { contenders }));
+    let several = sizes.into_iter().filter(|&size| size > 1 && size < 200);
+    all.extend(several.map(|contenders| Scenario::Clients { contenders }));
+    if store != "memory" {
+        all.extend([3, 8, 50, 200].map(|contenders| Scenario::Processes {
+            contenders,
+            processes: PROCESSES,
+        }));
+        all.push(Scenario::HandOff);
+    }
+    all.extend([10, 1_000].map(|names| Scenario::Names {
+        tasks: TASKS,
+        names,
+    }));
+    let held: &[usize] = if plan.full {
+        &[1_000, 10_000, 100_000]
+    } else {
+        &[1_000, 10_000]
+    };
+    all.extend(held.iter().map(|&locks| Scenario::Held { locks }));
+    let waiters: &[usize] = if plan.full {
+        &[1_000, 10_000]
+    } else {
+        &[1_000]
+    };
+    all.extend(waiters.iter().map(|&waiters| Scenario::Waiters { waiters }));
+    all
+}
