@@ -1,8 +1,8 @@
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dlock_core::{Error, ErrorKind, Result};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::store::Store;
 
@@ -28,7 +28,9 @@ const HEARTBEAT: Duration = Duration::from_millis(500);
 /// The imagined line between one client and the store.
 #[derive(Debug)]
 pub(crate) struct Link {
-    state: watch::Sender<State>,
+    state: Mutex<State>,
+    /// It wakes in the order of coming; a `watch` channel does so in one that changes from run to run, and then no simulation could be replayed.
+    changed: Notify,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -152,20 +154,39 @@ impl Control {
 impl Link {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            state: watch::Sender::new(State::default()),
+            state: Mutex::default(),
+            changed: Notify::new(),
         })
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
-        self.state.send_modify(change);
+        change(&mut self.state());
+        self.changed.notify_waiters();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a state.
+    async fn until(&self, is_so: impl Fn(&State) -> bool) -> State {
+        loop {
+            // Made before the look, so that no change is missed in between.
+            let changed = self.changed.notified();
+            let state = *self.state();
+            if is_so(&state) {
+                return state;
+            }
+            changed.await;
+        }
     }
 
     /// The way to the store.
     pub(crate) async fn send(&self, store: &Store) -> Result<Call> {
-        let delay = self.state.borrow().request_delay;
+        let delay = self.state().request_delay;
         store.sleep(delay).await;
         self.up().await?;
-        let state = self.state.borrow();
+        let state = *self.state();
         if state.denied {
             return Err(Error::new(
                 ErrorKind::Denied,
@@ -179,22 +200,19 @@ impl Link {
 
     /// The way back.
     pub(crate) async fn reply(&self, store: &Store, call: Call) -> Result<()> {
-        let delay = self.state.borrow().reply_delay;
+        let delay = self.state().reply_delay;
         store.sleep(delay).await;
         self.heard(call).await;
-        let mut lost = false;
-        self.state.send_if_modified(|state| {
-            match &mut state.lose_after {
-                Some(0) => {
-                    lost = true;
-                    state.lose_after = None;
-                }
-                Some(n) => *n -= 1,
-                None => {}
+        let lost = match &mut self.state().lose_after {
+            Some(0) => true,
+            Some(n) => {
+                *n -= 1;
+                false
             }
-            false
-        });
+            None => false,
+        };
         if lost {
+            self.state().lose_after = None;
             return Err(Error::new(
                 ErrorKind::Unreachable,
                 "the connection broke before the answer came (a fault that a test asked for)",
@@ -205,16 +223,7 @@ impl Link {
 
     /// Waits while the line hangs; an error when it is cut.
     async fn up(&self) -> Result<()> {
-        let line = self.state.borrow().line;
-        if line == Line::Up {
-            return Ok(());
-        }
-        let mut state = self.state.subscribe();
-        // The sender lives in `self`, so this ends with a value.
-        let line = state
-            .wait_for(|state| state.line != Line::Hung)
-            .await
-            .map_or(Line::Cut, |state| state.line);
+        let line = self.until(|state| state.line != Line::Hung).await.line;
         match line {
             Line::Up => Ok(()),
             _ => Err(cut_off()),
@@ -223,17 +232,13 @@ impl Link {
 
     /// Resolves with an error when the line is cut, for those who wait at the store.
     pub(crate) async fn broken(&self) -> Error {
-        let mut state = self.state.subscribe();
-        let _ = state.wait_for(|state| state.line == Line::Cut).await;
+        self.until(|state| state.line == Line::Cut).await;
         cut_off()
     }
 
     /// Resolves with an error some time after the connection of this call fell silent, as a heartbeat would find out.
     pub(crate) async fn silent(&self, store: &Store, call: Call) -> Error {
-        let mut state = self.state.subscribe();
-        let _ = state
-            .wait_for(|state| state.silenced != call.silenced)
-            .await;
+        self.until(|state| state.silenced != call.silenced).await;
         store.sleep(HEARTBEAT).await;
         Error::new(
             ErrorKind::Unreachable,
@@ -243,14 +248,13 @@ impl Link {
 
     /// Resolves when the line does not hang; never for a call whose connection fell silent.
     pub(crate) async fn not_hung(&self, call: Call) {
-        let mut state = self.state.subscribe();
-        let _ = state.wait_for(|state| state.line != Line::Hung).await;
+        self.until(|state| state.line != Line::Hung).await;
         self.heard(call).await;
     }
 
     /// Never resolves for a call whose connection fell silent.
     async fn heard(&self, call: Call) {
-        if self.state.borrow().silenced != call.silenced {
+        if self.state().silenced != call.silenced {
             std::future::pending().await
         }
     }

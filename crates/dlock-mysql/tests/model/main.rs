@@ -1,0 +1,500 @@
+//! Holds that live on a connection (modes `session` and `advisory`), walked through state by state (C1, C5, C11; docs/decisions/0007).
+//!
+//! Clients want one lock of a server that gives it to one connection at a time, and to the next the moment that one ends. A connection may end, or lose its
+//! lock alone; a statement may be late or its answer lost; a server may be demoted, and its connections live on; the lock may be broken by force; a client may
+//! lose patience, or die. How many of these go together is the number of faults of a walk; each walk looks at every order of events that they leave open.
+//! Then each rule is broken in turn ([`Defect`]), and the walk must find what that does: a rule whose breach goes unnoticed is not modelled.
+//!
+//! Time is a number of ticks, and goes on only when nothing is due. Left out are tries, the places of waiters, spare connections, and several tokens for a hold.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test ends where its expectation breaks, and says how much it has seen"
+)]
+
+mod client;
+mod server;
+
+use std::time::Instant;
+
+use client::Attempt;
+use server::{Answer, CLIENTS, Client, Connection, Fence, Servers, Statement, Tick};
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+/// `session_validity`.
+pub(crate) const VALID: Tick = 3;
+/// How late a statement comes. An answer comes at once, but for a fault: a connection does one thing at a time.
+const DELAY: Tick = 1;
+/// When a client waits no longer for an answer.
+const TRIP: Tick = 2;
+/// How late a statement comes that is late.
+const LATEST: Tick = 4;
+/// By then everybody has asked.
+const ASKED_BY: Tick = 1;
+
+/// A rule that is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Defect {
+    /// Whoever gets the lock holds it, whatever the mark says.
+    NobodyWaits,
+    /// "The connection of the mark lives, so its owner has given the lock back": a server takes locks away from connections that live.
+    LivesSoItLeftInOrder,
+    /// The time of the owner is counted from its claim, not from the grant to its heir.
+    CountsFromTheClaim,
+    /// An answer of the connection is a proof.
+    ProvesByTheConnectionAlone,
+    /// A server that was demoted still has the lock.
+    ProvesByADemotedServer,
+    ValidFromTheAnswer,
+    /// A break by force frees the lock at once.
+    BreakClearsTheMark,
+    /// The lock is given back in one request, and the mark cleared in the next.
+    FreesBeforeItClears,
+}
+
+const ONE_HOLDER: &str = "one holder at a time";
+const TOKENS_INCREASE: &str = "tokens increase";
+const IN_ORDER_IS_PROMPT: &str = "who leaves in order costs nobody time";
+const ALL_GET_IN: &str = "nobody waits for ever";
+
+#[derive(Debug, Clone)]
+pub(crate) struct Rules {
+    faults: u8,
+    /// How often holders ask whether they hold.
+    proofs: u8,
+    /// By then everybody must have been in.
+    end: Tick,
+    /// Which faults there are.
+    fault: fn(&Action) -> bool,
+    defect: Option<Defect>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    pub(crate) now: Tick,
+    pub(crate) servers: Servers,
+    pub(crate) clients: [Attempt; CLIENTS],
+    wire: Vec<Parcel>,
+    faults: u8,
+    proofs: u8,
+    /// The highest token that a guard has had.
+    pub(crate) seen: Fence,
+    /// A guard had a token that is not above all before it.
+    pub(crate) token_fell: bool,
+    /// Somebody had to wait for the time of another.
+    pub(crate) sat_out: bool,
+}
+
+/// Something under way.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Parcel {
+    what: What,
+    /// When it is there at the latest.
+    due: Tick,
+    is_late: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum What {
+    Statement {
+        of: Client,
+        sent: Tick,
+        statement: Statement,
+    },
+    Answer {
+        to: Client,
+        sent: Tick,
+        answer: Answer,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Action {
+    Tick,
+    Ask(Client),
+    LookAgain(Client),
+    Prove(Client),
+    Release(Client),
+    TimeOut(Client),
+    Deliver(usize),
+    // Faults.
+    EndConnection(Connection),
+    /// The server takes the lock away and leaves the connection: a transaction that it rolls back, a named lock that somebody else releases.
+    TakeLockAway(Connection),
+    SwitchOver,
+    Break,
+    GiveUp(Client),
+    /// With its connection.
+    Die(Client),
+    Delay(usize),
+    LoseAnswer(usize),
+    DelayAnswer(usize),
+}
+
+impl State {
+    pub(crate) fn send(&mut self, of: Client, statement: Statement) {
+        let sent = self.now;
+        self.put(What::Statement {
+            of,
+            sent,
+            statement,
+        });
+    }
+
+    fn put(&mut self, what: What) {
+        self.wire.push(Parcel {
+            what,
+            due: self.now + DELAY,
+            is_late: false,
+        });
+    }
+
+    pub(crate) fn end_connection(&mut self, connection: Connection) {
+        let grants = self.servers.end(connection);
+        self.grant(grants);
+    }
+
+    /// The waiters hear of it a moment later.
+    fn grant(&mut self, grants: Vec<Client>) {
+        for to in grants {
+            if let Some(sent) = self.clients[to].awaits() {
+                let answer = Answer::Granted(None);
+                self.put(What::Answer { to, sent, answer });
+            }
+        }
+    }
+
+    /// What nobody hears makes no difference.
+    fn tidy(&mut self) {
+        let clients = &self.clients;
+        self.wire.retain(|parcel| match parcel.what {
+            What::Statement { .. } => true,
+            What::Answer { to, sent, .. } => clients[to].awaits() == Some(sent),
+        });
+        self.wire.sort();
+        for connection in self.servers.open.clone() {
+            // A connection that its client has done with is kept for another attempt, or shut: it carries nothing.
+            let has_ended = self.clients[connection.of] == Attempt::Ended;
+            if has_ended && self.servers.locks[connection.server] != Some(connection) {
+                self.servers.open.retain(|open| *open != connection);
+            }
+        }
+    }
+
+    fn is_out_of_time(&self, me: Client) -> bool {
+        let late = |sent| self.now >= sent + TRIP;
+        // A wait in the server's queue takes as long as it takes, while the server knows the connection: another one asks now and then.
+        let is_known = |on: &Connection| on.of == me && on.server == self.servers.primary;
+        let waits = self.servers.queues.iter().flatten().any(is_known);
+        !waits && self.clients[me].awaits().is_some_and(late)
+    }
+
+    fn is_over(&self) -> bool {
+        let is_over = |client: &Attempt| matches!(client, Attempt::Ended | Attempt::Dead);
+        self.clients.iter().all(is_over)
+    }
+}
+
+impl Rules {
+    fn new(faults: u8, proofs: u8) -> Self {
+        Self {
+            faults,
+            proofs,
+            end: 14 + 10 * faults,
+            fault: |_| true,
+            defect: None,
+        }
+    }
+
+    pub(crate) fn has(&self, defect: Defect) -> bool {
+        self.defect == Some(defect)
+    }
+
+    /// What must happen before time goes on.
+    fn is_due(&self, state: &State) -> bool {
+        let now = state.now;
+        let client_is_due = |(me, client): (Client, &Attempt)| match client {
+            Attempt::Idle => now >= ASKED_BY,
+            Attempt::Holds(hold) => now >= hold.valid_until,
+            Attempt::SitsOut { until, .. } => now >= *until,
+            _ => state.is_out_of_time(me),
+        };
+        state.wire.iter().any(|parcel| now >= parcel.due)
+            || state.clients.iter().enumerate().any(client_is_due)
+    }
+
+    fn serve(&self, state: &mut State, what: What) -> Option<(Client, Tick, Answer)> {
+        let What::Statement {
+            of,
+            sent,
+            statement,
+        } = what
+        else {
+            return None;
+        };
+        let (answer, grants) = state.servers.run(self, state.now, of, statement);
+        state.grant(grants);
+        Some((of, sent, answer?))
+    }
+
+    fn deliver(&self, state: &mut State, what: What) {
+        let heard = match what {
+            What::Statement { .. } => self.serve(state, what),
+            What::Answer { to, sent, answer } => Some((to, sent, answer)),
+        };
+        if let Some((to, sent, answer)) = heard
+            && state.clients[to].awaits() == Some(sent)
+        {
+            self.answered(state, to, answer);
+        }
+    }
+
+    fn faults(&self, state: &State, actions: &mut Vec<Action>) {
+        for connection in &state.servers.open {
+            actions.push(Action::EndConnection(*connection));
+            if state.servers.locks[connection.server] == Some(*connection) {
+                actions.push(Action::TakeLockAway(*connection));
+            }
+        }
+        if state.servers.primary == 0 {
+            actions.push(Action::SwitchOver);
+        }
+        if state.servers.mark.owner.is_some() && !state.servers.mark.broken {
+            actions.push(Action::Break);
+        }
+        for (me, client) in state.clients.iter().enumerate() {
+            if client.asks_on().is_some() {
+                actions.push(Action::GiveUp(me));
+            }
+            if !matches!(client, Attempt::Idle | Attempt::Ended | Attempt::Dead) {
+                actions.push(Action::Die(me));
+            }
+        }
+        for (index, parcel) in state.wire.iter().enumerate() {
+            if let What::Statement { .. } = parcel.what {
+                actions.push(Action::LoseAnswer(index));
+                actions.push(Action::DelayAnswer(index));
+                if !parcel.is_late {
+                    actions.push(Action::Delay(index));
+                }
+            }
+        }
+    }
+
+    fn go_wrong(&self, next: &mut State, fault: Action) {
+        match fault {
+            Action::EndConnection(connection) => next.end_connection(connection),
+            Action::TakeLockAway(connection) => {
+                let grants = next.servers.free(connection);
+                next.grant(grants);
+            }
+            Action::SwitchOver => next.servers.primary = 1,
+            Action::Break => {
+                let grants = next.servers.break_lock(self);
+                next.grant(grants);
+            }
+            Action::GiveUp(me) => self.abandon(next, me),
+            Action::Die(me) => {
+                next.clients[me] = Attempt::Dead;
+                let its = |connection: &&Connection| connection.of == me;
+                let its: Vec<_> = next.servers.open.iter().filter(its).copied().collect();
+                for connection in its {
+                    next.end_connection(connection);
+                }
+            }
+            Action::Delay(index) => {
+                let parcel = &mut next.wire[index];
+                parcel.is_late = true;
+                parcel.due = next.now + LATEST;
+            }
+            Action::LoseAnswer(index) => {
+                let parcel = next.wire.remove(index);
+                self.serve(next, parcel.what);
+            }
+            Action::DelayAnswer(index) => {
+                let parcel = next.wire.remove(index);
+                if let Some((to, sent, answer)) = self.serve(next, parcel.what) {
+                    next.put(What::Answer { to, sent, answer });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Model for Rules {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            now: 0,
+            servers: Servers::new(),
+            clients: [Attempt::Idle; CLIENTS],
+            wire: Vec::new(),
+            faults: self.faults,
+            proofs: self.proofs,
+            seen: 0,
+            token_fell: false,
+            sat_out: false,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        for (me, client) in state.clients.iter().enumerate() {
+            match client {
+                // In this order: who they are makes no difference.
+                Attempt::Idle if me == 0 || state.clients[me - 1] != Attempt::Idle => {
+                    actions.push(Action::Ask(me));
+                }
+                Attempt::SitsOut { until, .. } if state.now >= *until => {
+                    actions.push(Action::LookAgain(me));
+                }
+                Attempt::Holds(hold) => {
+                    actions.push(Action::Release(me));
+                    if state.proofs > 0 && state.now < hold.valid_until {
+                        actions.push(Action::Prove(me));
+                    }
+                }
+                _ if state.is_out_of_time(me) => actions.push(Action::TimeOut(me)),
+                _ => {}
+            }
+        }
+        for index in 0..state.wire.len() {
+            actions.push(Action::Deliver(index));
+        }
+        if state.faults > 0 {
+            let mut faults = Vec::new();
+            self.faults(state, &mut faults);
+            actions.extend(faults.into_iter().filter(self.fault));
+        }
+        let goes_on = !state.is_over() || !state.wire.is_empty();
+        if goes_on && state.now < self.end && !self.is_due(state) {
+            actions.push(Action::Tick);
+        }
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        let mut next = state.clone();
+        match action {
+            Action::Tick => next.now += 1,
+            Action::Ask(me) => self.ask(&mut next, me),
+            Action::LookAgain(me) => self.look_again(&mut next, me),
+            Action::Prove(me) => {
+                next.proofs -= 1;
+                self.prove(&mut next, me);
+            }
+            Action::Release(me) => self.release(&mut next, me),
+            Action::TimeOut(me) => self.fail(&mut next, me),
+            Action::Deliver(index) => {
+                let parcel = next.wire.remove(index);
+                self.deliver(&mut next, parcel.what);
+            }
+            fault => {
+                next.faults -= 1;
+                self.go_wrong(&mut next, fault);
+            }
+        }
+        next.tidy();
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(ONE_HOLDER, |_, state: &State| {
+                let believes = |client: &&Attempt| {
+                    client
+                        .hold()
+                        .is_some_and(|hold| state.now < hold.valid_until)
+                };
+                state.clients.iter().filter(believes).count() < 2
+            }),
+            Property::always(TOKENS_INCREASE, |_, state: &State| !state.token_fell),
+            Property::always(IN_ORDER_IS_PROMPT, |rules: &Self, state: &State| {
+                rules.faults > 0 || !state.sat_out
+            }),
+            Property::always(ALL_GET_IN, |rules: &Self, state: &State| {
+                state.now < rules.end || state.is_over()
+            }),
+        ]
+    }
+}
+
+fn walk(rules: Rules) {
+    let began = Instant::now();
+    let checker = rules.checker().threads(2).spawn_dfs().join();
+    println!(
+        "{} states, {} of them different, in {:?}",
+        checker.state_count(),
+        checker.unique_state_count(),
+        began.elapsed()
+    );
+    checker.assert_properties();
+}
+
+#[test]
+fn a_hold_on_a_connection_is_safe_without_faults() {
+    walk(Rules::new(0, 2));
+}
+
+#[test]
+fn a_hold_on_a_connection_is_safe_with_one_fault() {
+    walk(Rules::new(1, 1));
+}
+
+/// Millions of states: `cargo test --release -p dlock-mysql --test model -- --ignored`.
+#[test]
+#[ignore = "takes minutes"]
+fn a_hold_on_a_connection_is_safe_with_two_faults() {
+    walk(Rules::new(2, 1));
+}
+
+/// Breaks a rule, and looks for what that does.
+fn assert_found(defect: Defect, found_by: &'static str, rules: Rules) {
+    let began = Instant::now();
+    let rules = Rules {
+        defect: Some(defect),
+        ..rules
+    };
+    let checker = rules
+        .checker()
+        .threads(2)
+        .finish_when(HasDiscoveries::AnyOf([found_by].into()))
+        .spawn_bfs()
+        .join();
+    println!(
+        "{defect:?}: {} different states in {:?}",
+        checker.unique_state_count(),
+        began.elapsed()
+    );
+    assert!(
+        checker.discovery(found_by).is_some(),
+        "{defect:?} was not found by {found_by:?}"
+    );
+}
+
+#[test]
+fn each_rule_is_missed() {
+    for (defect, found_by, faults) in [
+        (Defect::NobodyWaits, ONE_HOLDER, 1),
+        (Defect::LivesSoItLeftInOrder, ONE_HOLDER, 1),
+        (Defect::CountsFromTheClaim, ONE_HOLDER, 1),
+        (Defect::ProvesByTheConnectionAlone, ONE_HOLDER, 1),
+        (Defect::ProvesByADemotedServer, ONE_HOLDER, 1),
+        (Defect::BreakClearsTheMark, ONE_HOLDER, 1),
+        (Defect::FreesBeforeItClears, IN_ORDER_IS_PROMPT, 0),
+    ] {
+        assert_found(defect, found_by, Rules::new(faults, 1));
+    }
+}
+
+/// The answer to a question was late, and the connection ended meanwhile.
+#[test]
+fn a_hold_is_valid_from_the_sending() {
+    let late = Rules {
+        fault: |fault| matches!(fault, Action::DelayAnswer(_) | Action::EndConnection(_)),
+        ..Rules::new(2, 1)
+    };
+    assert_found(Defect::ValidFromTheAnswer, ONE_HOLDER, late);
+}

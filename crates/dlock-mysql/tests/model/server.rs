@@ -1,0 +1,337 @@
+//! The servers, and what each statement does there: all of it at once. Written after mode `session`, where a mark is changed by another connection than
+//! the one that has the lock; in mode `advisory` it is the same one, so a change can be less late.
+
+use crate::{Defect, Rules, VALID};
+
+/// How many want the lock.
+pub(crate) const CLIENTS: usize = 2;
+pub(crate) type Client = usize;
+pub(crate) type Tick = u8;
+pub(crate) type Stamp = u8;
+pub(crate) type Fence = u8;
+
+/// A connection that carries a hold, by its call sign: whose it is, and which one of its.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Connection {
+    pub(crate) of: Client,
+    pub(crate) number: u8,
+    /// The server that it was opened to.
+    pub(crate) server: usize,
+}
+
+/// Two servers: the second one is promoted in a switch-over. Marks are replicated, locks are not.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Servers {
+    pub(crate) primary: usize,
+    /// Who has the lock of each server, and who waits for it there.
+    pub(crate) locks: [Option<Connection>; 2],
+    pub(crate) queues: [Vec<Connection>; 2],
+    /// The connections that the servers know.
+    pub(crate) open: Vec<Connection>,
+    pub(crate) mark: Mark,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Mark {
+    pub(crate) stamp: Stamp,
+    pub(crate) fence: Fence,
+    pub(crate) owner: Option<Client>,
+    pub(crate) broken: bool,
+    pub(crate) connection: Option<Connection>,
+    pub(crate) claimed_at: Tick,
+    /// When somebody began to count the time of an owner that did not leave in order.
+    pub(crate) dead_at: Option<Tick>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Statement {
+    // On the connection that carries the hold.
+    Grab(Connection),
+    Look(Connection),
+    Prove(Connection, Fence),
+    LetGo(Connection, Fence),
+    /// Of a hold whose connection broke: to take the lock on a new one, without waiting, and to look at the mark.
+    TakeAgain(Connection, Fence),
+    // On any other connection.
+    Count(Stamp),
+    Claim(Connection, Stamp),
+    End(Connection),
+    Move(Connection, Stamp),
+    Clear(Fence),
+    Undo,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Answer {
+    /// The lock is this connection's; with the version of a mark that can be claimed at once, if it did not wait.
+    Granted(Option<Stamp>),
+    Seen(Seen),
+    Proof(Proof),
+    Claimed(Fence),
+    /// The mark is another version than the statement named.
+    Changed,
+    Done,
+    /// The connection has ended, or its server was demoted.
+    Broken,
+    /// Others have the lock, and the mark is as it was.
+    Busy,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Seen {
+    pub(crate) stamp: Stamp,
+    pub(crate) standing: Standing,
+}
+
+/// What a mark says to somebody who has the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Standing {
+    LeftInOrder,
+    Own(Fence),
+    /// It did not leave in order: how much is left of the time in which it may believe to hold, if somebody counts.
+    Other(Option<Tick>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Proof {
+    Holds,
+    Disturbed,
+    Gone,
+}
+
+/// An answer to a waiter in the server's queue.
+pub(crate) type Grants = Vec<Client>;
+
+impl Servers {
+    pub(crate) fn new() -> Self {
+        Self {
+            primary: 0,
+            locks: [None; 2],
+            queues: [const { Vec::new() }; 2],
+            open: Vec::new(),
+            mark: Mark {
+                stamp: 0,
+                fence: 0,
+                owner: None,
+                broken: false,
+                connection: None,
+                claimed_at: 0,
+                dead_at: None,
+            },
+        }
+    }
+
+    pub(crate) fn is_open(&self, connection: Connection) -> bool {
+        self.open.contains(&connection)
+    }
+
+    /// The server gives a lock to the next waiter the moment it is free, and nobody asks the one who had it.
+    pub(crate) fn free(&mut self, connection: Connection) -> Grants {
+        let server = connection.server;
+        if self.locks[server] != Some(connection) {
+            return Vec::new();
+        }
+        self.locks[server] = None;
+        if self.queues[server].is_empty() {
+            return Vec::new();
+        }
+        let next = self.queues[server].remove(0);
+        self.locks[server] = Some(next);
+        vec![next.of]
+    }
+
+    /// A connection ends, and its lock with it.
+    pub(crate) fn end(&mut self, connection: Connection) -> Grants {
+        self.open.retain(|open| *open != connection);
+        self.queues[connection.server].retain(|waiter| *waiter != connection);
+        self.free(connection)
+    }
+
+    /// The evidence that whoever had the lock before does not believe to hold it: it has cleared its mark itself, in the request that frees the lock
+    /// or after its connection was ended. This is the one rule that a clean release stands on.
+    fn left_in_order(&self, rules: &Rules) -> bool {
+        let lives = self.mark.connection.is_some_and(|one| self.is_open(one));
+        self.mark.owner.is_none()
+            || rules.has(Defect::NobodyWaits)
+            || rules.has(Defect::LivesSoItLeftInOrder) && lives
+    }
+
+    fn standing(&self, rules: &Rules, me: Client, now: Tick) -> Standing {
+        let mark = &self.mark;
+        if mark.owner == Some(me) {
+            return Standing::Own(mark.fence);
+        }
+        if self.left_in_order(rules) {
+            return Standing::LeftInOrder;
+        }
+        let since = if rules.has(Defect::CountsFromTheClaim) {
+            Some(mark.claimed_at)
+        } else {
+            mark.dead_at
+        };
+        Standing::Other(since.map(|since| (since + VALID).saturating_sub(now)))
+    }
+
+    /// Runs a statement: its answer, if it has one now, and whom the server has given the lock.
+    pub(crate) fn run(
+        &mut self,
+        rules: &Rules,
+        now: Tick,
+        me: Client,
+        statement: Statement,
+    ) -> (Option<Answer>, Grants) {
+        let mut grants = Vec::new();
+        let answer = match statement {
+            Statement::Grab(on) => return (self.grab(rules, now, on), grants),
+            Statement::Look(on) if self.is_open(on) => Answer::Seen(Seen {
+                stamp: self.mark.stamp,
+                standing: self.standing(rules, me, now),
+            }),
+            Statement::Prove(on, fence) => self.prove(rules, on, fence),
+            // session: "{clear}; COMMIT". A server that was demoted refuses it.
+            Statement::LetGo(on, fence) if self.is_open(on) && on.server == self.primary => {
+                if !rules.has(Defect::FreesBeforeItClears) {
+                    self.clear(fence);
+                }
+                grants = self.free(on);
+                Answer::Done
+            }
+            Statement::TakeAgain(on, fence) => self.take_again(on, fence),
+            // mark_dead.sql: "WHERE id = ? AND stamp = ? AND dead_at IS NULL"
+            Statement::Count(stamp) => {
+                if self.mark.stamp == stamp {
+                    self.mark.dead_at.get_or_insert(now);
+                }
+                Answer::Done
+            }
+            // mark_claim.sql: "WHERE id = ? AND stamp = ? AND {writable}"
+            Statement::Claim(on, stamp) if self.mark.stamp == stamp => {
+                let fence = self.mark.fence + 1;
+                self.mark = Mark {
+                    stamp: stamp + 1,
+                    fence,
+                    owner: Some(on.of),
+                    broken: false,
+                    connection: Some(on),
+                    claimed_at: now,
+                    dead_at: None,
+                };
+                Answer::Claimed(fence)
+            }
+            // "KILL IS_USED_LOCK(…)": the primary does not know the connections of another server.
+            Statement::End(on) => {
+                if on.server == self.primary {
+                    grants = self.end(on);
+                }
+                Answer::Done
+            }
+            // mark_move.sql
+            Statement::Move(on, stamp) if self.mark.stamp == stamp => {
+                self.mark.stamp += 1;
+                self.mark.connection = Some(on);
+                self.mark.dead_at = None;
+                Answer::Done
+            }
+            Statement::Claim(..) | Statement::Move(..) => Answer::Changed,
+            Statement::Clear(fence) => {
+                self.clear(fence);
+                Answer::Done
+            }
+            // mark_undo.sql: "WHERE … owner = ?"
+            Statement::Undo => {
+                if self.mark.owner == Some(me) {
+                    self.disown();
+                }
+                Answer::Done
+            }
+            Statement::Look(_) | Statement::LetGo(..) => Answer::Broken,
+        };
+        (Some(answer), grants)
+    }
+
+    fn grab(&mut self, rules: &Rules, now: Tick, on: Connection) -> Option<Answer> {
+        if !self.is_open(on) || on.server != self.primary {
+            return Some(Answer::Broken);
+        }
+        if self.locks[on.server].is_some() {
+            self.queues[on.server].push(on);
+            return None;
+        }
+        self.locks[on.server] = Some(on);
+        let in_order = self.standing(rules, on.of, now) == Standing::LeftInOrder;
+        Some(Answer::Granted(in_order.then_some(self.mark.stamp)))
+    }
+
+    /// "whether this connection has the lock on a server that takes writes, and whether the mark is ours"
+    fn prove(&self, rules: &Rules, on: Connection, fence: Fence) -> Answer {
+        if !self.is_open(on) {
+            return Answer::Broken;
+        }
+        if rules.has(Defect::ProvesByTheConnectionAlone) {
+            return Answer::Proof(Proof::Holds);
+        }
+        if on.server != self.primary {
+            // It still has the lock of its own server, and the mark as that knows it.
+            let takes_its_word = rules.has(Defect::ProvesByADemotedServer);
+            return if takes_its_word {
+                Answer::Proof(Proof::Holds)
+            } else {
+                Answer::Broken
+            };
+        }
+        let has_lock = self.locks[on.server] == Some(on);
+        let nobody_counts = self.mark.dead_at.is_none();
+        Answer::Proof(match self.is_live(on.of, fence) {
+            false => Proof::Gone,
+            true if has_lock && nobody_counts => Proof::Holds,
+            true => Proof::Disturbed,
+        })
+    }
+
+    fn is_live(&self, owner: Client, fence: Fence) -> bool {
+        self.mark.owner == Some(owner) && self.mark.fence == fence && !self.mark.broken
+    }
+
+    /// Grabs the lock without waiting, and looks at the mark.
+    fn take_again(&mut self, on: Connection, fence: Fence) -> Answer {
+        if on.server != self.primary {
+            return Answer::Broken;
+        }
+        let is_live = self.is_live(on.of, fence);
+        if !is_live {
+            return Answer::Proof(Proof::Gone);
+        }
+        if self.locks[on.server].is_some() {
+            return Answer::Busy;
+        }
+        self.open.push(on);
+        self.open.sort();
+        self.locks[on.server] = Some(on);
+        Answer::Granted(Some(self.mark.stamp))
+    }
+
+    /// mark_clear.sql: "WHERE id = … AND fence = … AND owner IS NOT NULL AND broken = 0"
+    fn clear(&mut self, fence: Fence) {
+        if self.mark.fence == fence && self.mark.owner.is_some() && !self.mark.broken {
+            self.disown();
+        }
+    }
+
+    fn disown(&mut self) {
+        self.mark.stamp += 1;
+        self.mark.owner = None;
+        self.mark.dead_at = None;
+    }
+
+    /// mark_break.sql, and the end of the connection that the mark names.
+    pub(crate) fn break_lock(&mut self, rules: &Rules) -> Grants {
+        let connection = self.mark.connection;
+        if rules.has(Defect::BreakClearsTheMark) {
+            self.disown();
+        } else {
+            self.mark.stamp += 1;
+            self.mark.broken = true;
+        }
+        connection.map_or_else(Vec::new, |connection| self.end(connection))
+    }
+}
