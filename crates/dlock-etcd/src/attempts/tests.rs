@@ -138,6 +138,24 @@ fn a_key_that_a_late_delete_could_meet_is_given_to_nobody() {
 }
 
 #[test]
+fn a_key_is_given_again_when_no_late_delete_can_come_any_more() {
+    // Every request is too late at once.
+    let attempts = Attempts::new(Duration::ZERO);
+    let keys: HashSet<Vec<u8>> = (0..100)
+        .map(|_| {
+            let request = request();
+            let key = seat(&attempts, &request, 7).expect("a seat");
+            assert!(attempts.delete(request.attempt()));
+            attempts.over(request.attempt());
+            key
+        })
+        .collect();
+    // One that was retired is given back when the next one is, so two are in use in turn.
+    assert!(keys.len() <= 2, "{} keys", keys.len());
+    assert!(attempts.known().retired.len() <= 1);
+}
+
+#[test]
 fn a_thread_that_comes_late_with_an_old_lease_frees_no_key_of_the_new_one() {
     let attempts = attempts();
     let (holds, retired, stale, next) = (request(), request(), request(), request());
