@@ -85,7 +85,8 @@ async fn broken_connection_costs_neither_hold_nor_place() {
     let before = lock(&other, "a").await;
     let waits = waiter(&locks, "a");
     waiting(&other, "a", 1).await;
-    let behind = waiter(&other, "a");
+    let third = etcd_support::client(&url([server.addr()], "session=30s")).await;
+    let behind = waiter(&third, "a");
     waiting(&other, "a", 2).await;
     proxy.reset_all().await;
     renewed(&locks).await;

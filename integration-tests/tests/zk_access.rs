@@ -298,8 +298,8 @@ async fn certificates_of_both_sides_are_checked() {
         client(&of("ca-server", both)).await,
     );
     share(&first, &second).await;
-    let stranger = client(&format!("{}?folder=by-certificate", server.url())).await;
-    let error = stranger.mutex("shared").expect("a name").lock().await;
+    let nobody = client(&format!("{}?folder=by-certificate", server.url())).await;
+    let error = nobody.mutex("shared").expect("a name").lock().await;
     let error = error.expect_err("it has no certificate");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     // Without ca=FILE, the machine's own authorities count: another process is told of ours.
