@@ -29,6 +29,10 @@ use crate::error::Trouble;
 use crate::key::LockKeys;
 use crate::slots::Slots;
 
+/// A key is not used again before a delete of it could have come for so long, whatever the setting says: a late entry is only in others' way, but a late delete would
+/// take away the hold that has the key by then.
+const LATE_DELETES: Duration = Duration::from_secs(600);
+
 /// How many locks with a queue are remembered.
 const REMEMBERED: usize = 4096;
 
@@ -37,6 +41,8 @@ pub(crate) struct Attempts {
     known: Mutex<Known>,
     /// A request that arrives later than this after its attempt was abandoned is beyond belief; its mark may go.
     late_limit: Duration,
+    /// The same for a delete, after which its key is used again.
+    late_delete_limit: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +93,7 @@ impl Attempts {
         Self {
             known: Mutex::default(),
             late_limit,
+            late_delete_limit: late_limit.max(LATE_DELETES),
         }
     }
 
@@ -240,7 +247,7 @@ impl Attempts {
             return;
         };
         if seat.state == UnderWay::Deleting {
-            known.retire(seat, self.late_limit);
+            known.retire(seat, self.late_delete_limit);
         } else {
             known.slots.give_back(seat.lease, &seat.name, seat.slot);
         }
@@ -269,10 +276,10 @@ impl Attempts {
 impl Known {
     /// What was retired so long ago that its delete can come no more is given back: otherwise a client whose releases are cut off now and then, and whose lease
     /// lives on, would use more and more keys.
-    fn retire(&mut self, seat: Seat, late_limit: Duration) {
+    fn retire(&mut self, seat: Seat, limit: Duration) {
         // The first is the oldest.
         while let Some((since, _)) = self.retired.front()
-            && since.elapsed() >= late_limit
+            && since.elapsed() >= limit
             && let Some((_, old)) = self.retired.pop_front()
         {
             self.slots.give_back(old.lease, &old.name, old.slot);

@@ -139,8 +139,15 @@ fn a_key_that_a_late_delete_could_meet_is_given_to_nobody() {
 
 #[test]
 fn a_key_is_given_again_when_no_late_delete_can_come_any_more() {
+    // However short the limit for entries is.
+    let mut attempts = Attempts::new(Duration::from_secs(1));
+    assert_eq!(attempts.late_delete_limit, LATE_DELETES);
+    assert_eq!(
+        Attempts::new(2 * LATE_DELETES).late_delete_limit,
+        2 * LATE_DELETES
+    );
     // Every request is too late at once.
-    let attempts = Attempts::new(Duration::ZERO);
+    attempts.late_delete_limit = Duration::ZERO;
     let keys: HashSet<Vec<u8>> = (0..100)
         .map(|_| {
             let request = request();
