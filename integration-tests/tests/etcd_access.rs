@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use dlock_core::{Error, ErrorKind, Locks, Released};
 use dlock_etcd::{Config, Login};
 use etcd_support::*;
-use integration_tests::{Etcd, EtcdServer, Folder};
+use integration_tests::{Etcd, EtcdServer, Folder, Holder};
 
 /// A server where `locker` with the password `s3cret` may use keys that start with `dlock/`, and whose log-ins last 2 s.
 async fn guarded() -> EtcdServer {
@@ -161,6 +161,23 @@ async fn certificates_of_both_sides_are_checked() {
         guard.release().await.expect("the store answers"),
         Released::Freed
     );
+
+    // Without ca=FILE, the machine's own authorities count: another process is told of ours.
+    let url = format!(
+        "etcds://localhost:{clients}?connect_timeout=2s&{}",
+        identity("ca-client")
+    );
+    let hold_lock = env!("CARGO_BIN_EXE_hold-lock");
+    for (roots, trusted) in [("ca.pem", true), ("stranger.pem", false)] {
+        let roots = folder.file(roots);
+        let env = [("SSL_CERT_FILE", roots.as_path())];
+        let started = Holder::start_in(&env, hold_lock, &url, "by system", "exclusive", None).await;
+        let held = match started {
+            Ok(mut process) => soon(process.held()).await.is_ok(),
+            Err(_) => false,
+        };
+        assert_eq!(held, trusted, "{}", roots.display());
+    }
 
     let untrusted = format!("ca={}&{}", file("stranger.pem"), identity("ca-client"));
     let error = connect(&untrusted).await.expect_err("not trusted");

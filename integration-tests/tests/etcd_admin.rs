@@ -8,7 +8,7 @@
 
 mod etcd_support;
 
-use dlock_core::{LossReason, Name, Released};
+use dlock_core::{Locks, LossReason, Name, Released};
 use etcd_support::*;
 use integration_tests::{EtcdServer, FaultProxy};
 
@@ -259,6 +259,23 @@ async fn length_of_a_queue_is_counted_by_etcd() {
     let waits: Vec<_> = (0..20).map(|_| waiter(&locks, "a")).collect();
     waiting(&locks, "a", 20).await;
     assert_eq!(length("a").await, 21);
+    // One who comes behind them knows how many are before it, and counts nobody who comes later.
+    let position = async || {
+        let name = Name::new("a").expect("a good name");
+        let asked = backend.queue_position(&name).await;
+        asked.expect("the store answers")
+    };
+    assert_eq!(position().await, None, "nobody of that client waits");
+    let last = Locks::builder(backend.clone()).build().expect("defaults");
+    let last = waiter(&last, "a");
+    waiting(&locks, "a", 21).await;
+    let later = waiter(&locks, "a");
+    waiting(&locks, "a", 22).await;
+    assert_eq!(position().await, Some(21));
+    last.abort();
+    later.abort();
+    waiting(&locks, "a", 20).await;
+    assert_eq!(position().await, None);
     // Not those of a lock whose name goes on.
     let _other = lock(&locks, "a/b").await;
     let _other = lock(&locks, "ab").await;

@@ -11,8 +11,9 @@ mod etcd_support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use dlock_core::Released;
+use dlock_core::{Locks, Released, Settings};
 use etcd_client::{PutOptions, Txn, TxnOp};
 use etcd_support::*;
 use integration_tests::{EtcdServer, FaultProxy};
@@ -333,7 +334,11 @@ async fn list_is_longer_than_one_answer() {
         let txn = Txn::new().and_then(puts.collect::<Vec<_>>());
         raw.txn(txn).await.expect("entries");
     }
-    let locks = client(&url([server.addr()], "session=60s&answer_timeout=10s")).await;
+    // Each answer has its own limit; the whole, of forty, has none.
+    let settings = Settings::new().trip_timeout(Duration::from_millis(20));
+    let backend = backend(&url([server.addr()], "session=60s&answer_timeout=10s")).await;
+    let locks = Locks::builder(backend).settings(settings).build();
+    let locks = locks.expect("good settings");
     let listed = locks.list("many:").await.expect("a list");
     assert_eq!(listed.len(), LOCKS);
     assert_eq!(locks.list("many:3999").await.expect("a list").len(), 10);

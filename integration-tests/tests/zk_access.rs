@@ -133,6 +133,29 @@ async fn users_whom_the_server_knows_come_in_by_sasl() {
     let error = other.mutex("a").expect("a name").lock().await;
     let error = error.expect_err("not its nodes");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    // Unless it is let in, by the name that the server knows it by.
+    let let_in =
+        |user: &str, whom: &str| format!("{}&folder=both&allow=sasl:{whom}:cdrwa", url(user));
+    let (mine, its) = (let_in("app:s3cret", "other"), let_in("other:0ther", "app"));
+    share(&client(&mine).await, &client(&its).await).await;
+    let stranger = client(&format!("{}?folder=both", server.url())).await;
+    let error = stranger.mutex("shared").expect("a name").lock().await;
+    let error = error.expect_err("nobody has let it in");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+}
+
+/// One holds, and the other waits behind it and is granted the lock; then the first may take it away.
+async fn share(first: &Locks, second: &Locks) {
+    let guard = lock(first, "shared").await;
+    let waits = second.mutex("shared").expect("a name");
+    let waits = tokio::spawn(async move { waits.lock().await });
+    waiting(first, "shared", 1).await;
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    let next = tokio::time::timeout(SOON, waits).await.expect("soon");
+    let next = next.expect("no panic").expect("the lock");
+    // Its node may be taken away by the first.
+    assert!(first.break_lock("shared").await.expect("it may"));
+    drop(next);
 }
 
 #[tokio::test]
@@ -262,6 +285,23 @@ async fn certificates_of_both_sides_are_checked() {
     let named = |name: &str| at(&format!("{good}&server_name={name}"));
     let guard = lock(&client(&named("localhost")).await, "b").await;
     assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    // Who comes with a certificate is known by its subject, and may be let in by it.
+    let of = |identity_of: &str, parameters: &str| {
+        at(&format!(
+            "{ca}&{}&folder=by-certificate{parameters}",
+            identity(identity_of)
+        ))
+    };
+    let both = "&allow=x509:CN%3Dclient:cdrwa;x509:CN%3Dserver:cdrwa";
+    let (first, second) = (
+        client(&of("ca-client", both)).await,
+        client(&of("ca-server", both)).await,
+    );
+    share(&first, &second).await;
+    let nobody = client(&format!("{}?folder=by-certificate", server.url())).await;
+    let error = nobody.mutex("shared").expect("a name").lock().await;
+    let error = error.expect_err("it has no certificate");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     // Without ca=FILE, the machine's own authorities count: another process is told of ours.
     let url = at(&identity("ca-client"));
     for (roots, expected) in [("ca.pem", "held"), ("stranger.pem", "is not to be trusted")] {

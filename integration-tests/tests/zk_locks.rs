@@ -11,7 +11,7 @@ mod zk_support;
 use std::time::Duration;
 
 use dlock_core::{ErrorKind, Locks, Mode, Name, Order, Released, Settings};
-use integration_tests::{ZooKeeperServer, until};
+use integration_tests::{Direction, FaultProxy, ZooKeeperServer, until};
 use zk_support::*;
 
 #[tokio::test]
@@ -367,9 +367,66 @@ async fn length_of_a_queue_is_counted_by_zookeeper() {
     let waits: Vec<_> = waits.collect();
     waiting(&locks, "a", 20).await;
     assert_eq!(length("a").await, 21);
+    // One who comes behind them knows how many are before it, and counts nobody who comes later.
+    let position = async || {
+        let name = Name::new("a").expect("a good name");
+        let asked = backend.queue_position(&name).await;
+        asked.expect("the store answers")
+    };
+    assert_eq!(position().await, None, "nobody of that client waits");
+    let last = Locks::builder(backend.clone()).build().expect("defaults");
+    let wait = |locks: &Locks| {
+        let mutex = locks.mutex("a").expect("a good name");
+        tokio::spawn(async move { mutex.lock().await })
+    };
+    let its = wait(&last);
+    waiting(&locks, "a", 21).await;
+    let later = wait(&locks);
+    waiting(&locks, "a", 22).await;
+    assert_eq!(position().await, Some(21));
+    its.abort();
+    later.abort();
+    waiting(&locks, "a", 20).await;
+    assert_eq!(position().await, None);
     drop(guard);
     for wait in waits {
         wait.abort();
+    }
+    let _held = lock(&last, "b").await;
+    let name = Name::new("b").expect("a good name");
+    let asked = backend.queue_position(&name).await;
+    assert_eq!(asked.expect("the store answers"), None, "it holds");
+}
+
+/// Each answer has its own limit; the whole, of hundreds, has none.
+#[tokio::test]
+async fn list_takes_as_long_as_the_server_answers() {
+    const LOCKS: usize = 300;
+    let server = server().await;
+    let holder = client(&server.url()).await;
+    let names: Vec<String> = (0..LOCKS).map(|n| format!("many:{n:03}")).collect();
+    let held = names.iter().map(|name| lock(&holder, name));
+    let held = futures::future::join_all(held).await;
+    let settings = Settings::new().trip_timeout(Duration::from_millis(1));
+    let locks = client_with(&server.url(), settings).await;
+    let listed = locks.list("many:").await.expect("a list");
+    let listed: Vec<&str> = listed.iter().map(|info| info.name.as_str()).collect();
+    assert_eq!(listed, names);
+    drop(held);
+}
+
+/// A server that says nothing is no reason to wait for ever.
+#[tokio::test]
+async fn list_at_a_silent_server_ends() {
+    let server = server().await;
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let url = format!("zk://{}?session=2s&connect_timeout=1s", proxy.addr());
+    let locks = client(&url).await;
+    proxy.black_hole(Direction::Both);
+    for _ in 0..2 {
+        let listed = tokio::time::timeout(SOON, locks.list("")).await;
+        let error = listed.expect("it ends").expect_err("nobody answers");
+        assert!(error.is_retryable(), "{error}");
     }
 }
 

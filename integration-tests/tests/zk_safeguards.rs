@@ -205,6 +205,73 @@ async fn reader_whose_place_was_deleted_during_a_cut_does_not_hold_without_it() 
     drop((write, others));
 }
 
+/// Resolves when a proxy has received this many bytes more than then, one way or the other.
+async fn received(what: &str, bytes: impl Fn() -> u64, then: u64, more: u64) {
+    integration_tests::until(what, SOON, || async {
+        match bytes() - then {
+            n if n >= more => Ok(()),
+            n => Err(integration_tests::Error::answer("bytes", n.to_string())),
+        }
+    })
+    .await
+    .expect("it passes by");
+}
+
+/// Two that are before us leave, one after the other, and our own node goes in between: the watch on it was set for the first of the two and
+/// has told, but nobody has listened since. The second one is gone when it is to be watched.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_whose_place_was_deleted_before_it_watched_the_last_one_does_not_hold_without_it() {
+    let server = server().await;
+    // The waiter's requests are held in the first, and the answers in the second.
+    let answers = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let requests = FaultProxy::start(answers.addr()).await.expect("a proxy");
+    let url = server.url() + "?session=30s";
+    let (holder, middle) = (client(&url).await, client(&url).await);
+    let waiter = client(&format!("zk://{}?session=30s", requests.addr())).await;
+    let admin = Admin::connect(&server.url()).await;
+    let held = lock(&holder, "a").await;
+    let wait = |locks: &dlock_core::Locks| {
+        let mutex = locks.mutex("a").expect("a name");
+        tokio::spawn(async move { mutex.lock().await.expect("the lock") })
+    };
+    let between = wait(&middle);
+    watched(&server, 2).await;
+    let ours = wait(&waiter);
+    // Each of the two watches itself and the one before.
+    watched(&server, 4).await;
+    let queue = queue_of(&admin, "/dlock/a", 3).await;
+
+    // It hears that the one before it has left, and looks: the server sees it and the holder, and its answer is on the way.
+    requests.pause(Direction::ToServer);
+    let sent = requests.received().to_server;
+    between.abort();
+    queue_of(&admin, "/dlock/a", 2).await;
+    // More than a heartbeat, which is 12 bytes.
+    received("the look", || requests.received().to_server, sent, 40).await;
+    answers.pause(Direction::ToClient);
+    let told = answers.received().to_client;
+    requests.resume();
+    // At least the names of the two.
+    received("the queue", || answers.received().to_client, told, 120).await;
+    let told = answers.received().to_client;
+    for node in [&queue[2], &queue[0]] {
+        let path = format!("/dlock/a/{node}");
+        admin.0.delete(&path, None).await.expect("delete");
+    }
+    received("the end", || answers.received().to_client, told, 60).await;
+    answers.resume();
+
+    let guard = timeout(SOON, ours).await.expect("soon").expect("it holds");
+    let places = admin.queue("/dlock/a").await;
+    let id = guard.owner_id();
+    let mine = |node: &String| node.replace('-', "").starts_with(&format!("_c_{id}"));
+    assert!(
+        places.first().is_some_and(mine),
+        "it holds without a place: {id} in {places:?}"
+    );
+    drop((guard, held));
+}
+
 /// When the leader will end a session, on the clock of this host: what its four-letter word `dump` tells by the second, and the tick to the millisecond.
 async fn expiry(leader: &ZooKeeperServer, session: &str, tick: u64) -> u64 {
     let dump = leader.four_letter_word("dump").await.expect("dump");

@@ -181,6 +181,32 @@ async fn process_killed_in_the_middle_of_the_queue_is_skipped_and_the_order_hold
     assert_eq!(waiters[2].release().await.expect("release"), "Freed");
 }
 
+/// Whoever dies, stops or is cut off within a try leaves a node that says that it will leave at once, and stays.
+#[tokio::test]
+async fn try_read_behind_a_try_that_never_ends_says_busy_and_does_not_ask_without_end() {
+    let server = server().await;
+    let url = server.url() + "?session=20s";
+    let (holder, tries) = (client(&url).await, client(&url).await);
+    let admin = Admin::connect(&url).await;
+    let read = holder.rw_lock("a").expect("a name");
+    let read = read.read().await.expect("the lock");
+    // As it is named in the middle of a try to write.
+    let node = "/dlock/a/_c_0a3d2c46-7a3e-4f1c-8d6f-6d6a8f3f6f11-try-lock-0000000007";
+    admin.create(node, "dlock:p:").await;
+    let before = count(&server, "zk_packets_received").await;
+    let lock = tries.rw_lock("a").expect("a name");
+    let tried = timeout(SOON, lock.try_read()).await.expect("soon");
+    let tried = tried.expect("the store answers");
+    assert!(tried.is_none(), "it passed by somebody who may hold");
+    let packets = count(&server, "zk_packets_received").await - before;
+    assert!(packets < 100, "{packets} requests of one try");
+    assert_eq!(queue_of(&admin, "/dlock/a", 2).await.len(), 2, "no trace");
+    admin.0.delete(node, None).await.expect("delete");
+    let shared = lock.try_read().await.expect("the store answers");
+    assert!(shared.is_some(), "only readers hold");
+    drop((shared, read));
+}
+
 /// Sets the counter from which a node numbers its children, while the server does not run.
 async fn jump_sequence(server: &ZooKeeperServer, path: &str, number: i32) {
     server.terminate().await.expect("it ends");

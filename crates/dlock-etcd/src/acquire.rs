@@ -1,6 +1,7 @@
 //! One attempt: an entry in the lock's queue, whose create revision is its place and its token.
 
 mod look;
+mod own;
 
 use std::sync::Arc;
 
@@ -8,16 +9,17 @@ use dlock_core::backend::{AttemptId, Busy, Lease, Outcome, Request};
 use dlock_core::{ErrorKind, Mode, kit};
 
 use self::look::Look;
+use self::own::{Own, own_entry};
 use crate::attempts::Seated;
 use crate::crowd::Admitted;
 use crate::error::Trouble;
 use crate::fence;
 use crate::line::Ahead;
-use crate::place::{Place, judge, questions};
+use crate::position::{Position, judge, questions};
 use crate::queue;
 use crate::session::Session;
 use crate::store::Store;
-use crate::txn::{About, Answer, Query, Range, Row, Step, Txn, When};
+use crate::txn::{About, Query, Range, Step, Txn, TxnAnswer, When};
 use crate::wait::Waits;
 
 /// How often a try looks again when others come in between its look and its grab. Each time somebody else did get in.
@@ -52,7 +54,7 @@ pub(crate) struct Held {
 
 /// One trip of an attempt found its answer, or the lease gone.
 enum Sent {
-    Answer(Box<Answer>),
+    Answer(Box<TxnAnswer>),
     LeaseGone,
 }
 
@@ -79,7 +81,7 @@ impl Store {
             if answer.succeeded {
                 let entry = Entry::new(seated.key, answer.revision, &session);
                 if look != Look::Permits
-                    || matches!(judge(mode, &lock, &entry, &answer), Place::Holds { .. })
+                    || matches!(judge(mode, &lock, &entry, &answer), Position::Holds { .. })
                 {
                     return self.held(request, entry).map(Outcome::Held);
                 }
@@ -102,7 +104,7 @@ impl Store {
                 Own::Entry(own) => {
                     // The same attempt again.
                     let place = Box::pin(self.place(request, &own, None)).await;
-                    if let Place::Holds { .. } = place.map_err(Trouble::in_doubt)?.0 {
+                    if let Position::Holds { .. } = place.map_err(Trouble::in_doubt)?.0 {
                         return self.held(request, own).map(Outcome::Held);
                     }
                     let removed = Box::pin(self.remove(attempt, &own.key, None)).await;
@@ -175,15 +177,15 @@ impl Store {
         }
         let (entry, place, seen) = self.enqueue(request).await?;
         drop(admitted);
-        let alone = matches!(place, Place::Holds { .. });
+        let alone = matches!(place, Position::Holds { .. });
         self.attempts.wanted(request.name(), !alone);
         match place {
-            Place::Holds { .. } => self.held(request, entry).map(Outcome::Held),
-            Place::Behind(watched) => {
+            Position::Holds { .. } => self.held(request, entry).map(Outcome::Held),
+            Position::Behind(watched) => {
                 request.mark_contended();
                 Box::pin(self.wait(request, entry, Waits::Watch(watched, seen))).await
             }
-            Place::Gone => Err(removed()),
+            Position::Gone => Err(removed()),
         }
     }
 
@@ -213,7 +215,7 @@ impl Store {
         })
     }
 
-    async fn enqueue(&self, request: &Request) -> Result<(Entry, Place, i64), Trouble> {
+    async fn enqueue(&self, request: &Request) -> Result<(Entry, Position, i64), Trouble> {
         let lock = self.keys.lock(request.name());
         let mode = request.mode();
         for _ in 0..TRIES {
@@ -316,9 +318,9 @@ impl Store {
     ) -> Result<Sent, Trouble> {
         let doubt_before = self.attempts.sending(attempt);
         let (told, kept) = if session.is_due() {
-            Box::pin(async { tokio::join!(self.link.txn(txn), self.keep_if_due(session)) }).await
+            Box::pin(async { tokio::join!(self.cluster.txn(txn), self.keep_if_due(session)) }).await
         } else {
-            (self.link.txn(txn).await, Ok(()))
+            (self.cluster.txn(txn).await, Ok(()))
         };
         // The lease ended, and with it what this request or an earlier one may have put, or may yet try to.
         let lease_gone = matches!(&told, Err(trouble) if trouble.is_lease_gone())
@@ -352,39 +354,6 @@ impl Store {
             .with_token(token.get())
             .with_native(Arc::new(native)))
     }
-}
-
-/// What is at the key of an attempt.
-enum Own {
-    None,
-    /// The attempt's own entry: an earlier request of it was carried out.
-    Entry(Entry),
-    /// An entry that no attempt of this client has. Nobody else uses the keys of its lease, so an old copy of the store brought it back, or
-    /// somebody put it there by hand.
-    Ghost(Row),
-}
-
-/// Reads the answers about the own entry and the mark from [`entry_txn`](Store::entry_txn)'s other branch.
-fn own_entry(
-    request: &Request,
-    seated: &Seated,
-    answer: &Answer,
-    session: &Arc<Session>,
-) -> Result<Own, Trouble> {
-    if !seated.again {
-        return Ok(Own::None);
-    }
-    if !answer.rows(About::Mark).is_empty() {
-        return Err(kit::abandoned().into());
-    }
-    let Some(own) = answer.rows(About::Own).first() else {
-        return Ok(Own::None);
-    };
-    Ok(if queue::is_of(&own.value, request.attempt()) {
-        Own::Entry(Entry::new(own.key.clone(), own.created, session))
-    } else {
-        Own::Ghost(own.clone())
-    })
 }
 
 pub(crate) fn busy() -> Outcome {

@@ -14,8 +14,8 @@
 //!     │            Deleting                             Deleting: a delete of the key may be under way that compares nothing
 //!     │               │ over
 //!     │               ▼
-//!     └──────────  retired                              nobody gets the key as long as the lease lives
-//!       lease ended
+//!     └──────────  retired                              nobody gets the key until the delete can come no more
+//!      late limit
 //! ```
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -29,6 +29,10 @@ use crate::error::Trouble;
 use crate::key::LockKeys;
 use crate::slots::Slots;
 
+/// A key is not used again before a delete of it could have come for so long, whatever the setting says: a late entry is only in others' way, but a late delete would
+/// take away the hold that has the key by then.
+const LATE_DELETES: Duration = Duration::from_secs(600);
+
 /// How many locks with a queue are remembered.
 const REMEMBERED: usize = 4096;
 
@@ -37,6 +41,8 @@ pub(crate) struct Attempts {
     known: Mutex<Known>,
     /// A request that arrives later than this after its attempt was abandoned is beyond belief; its mark may go.
     late_limit: Duration,
+    /// The same for a delete, after which its key is used again.
+    late_delete_limit: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -44,8 +50,8 @@ struct Known {
     /// The attempts of which something is in the store, or may come there.
     seats: HashMap<AttemptId, Seat>,
     slots: Slots,
-    /// Keys that a late delete could meet. Their slots stay taken as long as their lease lives.
-    retired: Vec<(Instant, Seat)>,
+    /// Keys that a late delete could meet, and since when, the oldest first. Their slots stay taken so long.
+    retired: VecDeque<(Instant, Seat)>,
     /// The locks that others wanted too when we asked last. Only a hint.
     wanted: HashSet<Name>,
     marks: VecDeque<(Instant, i64, Vec<u8>)>,
@@ -66,14 +72,14 @@ struct Seat {
     lease: i64,
     slot: u32,
     key: Vec<u8>,
-    state: State,
+    state: UnderWay,
     /// Whether the next who waits for a permit has not been told yet that it is the first.
     owes_ring: bool,
 }
 
 /// What may still be under way to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum UnderWay {
     /// Nothing: every request was answered.
     Settled,
     /// A request that puts the entry.
@@ -87,6 +93,7 @@ impl Attempts {
         Self {
             known: Mutex::default(),
             late_limit,
+            late_delete_limit: late_limit.max(LATE_DELETES),
         }
     }
 
@@ -106,7 +113,7 @@ impl Attempts {
         let mut known = self.known();
         kit::refuse_abandoned(attempt)?;
         if let Some(seat) = known.seats.get(&attempt) {
-            if seat.state == State::Deleting {
+            if seat.state == UnderWay::Deleting {
                 return Err(kit::abandoned().into());
             }
             if seat.lease != lease {
@@ -125,7 +132,7 @@ impl Attempts {
             lease,
             slot,
             key: key.clone(),
-            state: State::Settled,
+            state: UnderWay::Settled,
             owes_ring: false,
         };
         known.seats.insert(attempt, seat);
@@ -137,13 +144,15 @@ impl Attempts {
     pub(crate) fn sending(&self, attempt: AttemptId) -> bool {
         let mut known = self.known();
         let seat = known.seats.get_mut(&attempt);
-        seat.is_some_and(|seat| std::mem::replace(&mut seat.state, State::Asking) == State::Asking)
+        seat.is_some_and(|seat| {
+            std::mem::replace(&mut seat.state, UnderWay::Asking) == UnderWay::Asking
+        })
     }
 
     /// All requests of the attempt were answered.
     pub(crate) fn settled(&self, attempt: AttemptId) {
         if let Some(seat) = self.known().seats.get_mut(&attempt) {
-            seat.state = State::Settled;
+            seat.state = UnderWay::Settled;
         }
     }
 
@@ -153,7 +162,7 @@ impl Attempts {
         let seat = known
             .seats
             .get(&attempt)
-            .filter(|seat| seat.state == State::Asking);
+            .filter(|seat| seat.state == UnderWay::Asking);
         seat.map(|seat| seat.lease)
     }
 
@@ -220,14 +229,14 @@ impl Attempts {
     pub(crate) fn delete(&self, attempt: AttemptId) -> bool {
         let mut known = self.known();
         let seat = known.seats.get_mut(&attempt);
-        let seat = seat.filter(|seat| seat.state == State::Settled);
-        seat.map(|seat| seat.state = State::Deleting).is_some()
+        let seat = seat.filter(|seat| seat.state == UnderWay::Settled);
+        seat.map(|seat| seat.state = UnderWay::Deleting).is_some()
     }
 
     /// The delete was answered, and was sent once.
     pub(crate) fn deleted(&self, attempt: AttemptId) {
         if let Some(seat) = self.known().seats.get_mut(&attempt) {
-            seat.state = State::Settled;
+            seat.state = UnderWay::Settled;
         }
     }
 
@@ -237,8 +246,8 @@ impl Attempts {
         let Some(seat) = known.seats.remove(&attempt) else {
             return;
         };
-        if seat.state == State::Deleting {
-            known.retire(seat, self.late_limit);
+        if seat.state == UnderWay::Deleting {
+            known.retire(seat, self.late_delete_limit);
         } else {
             known.slots.give_back(seat.lease, &seat.name, seat.slot);
         }
@@ -265,16 +274,17 @@ impl Attempts {
 }
 
 impl Known {
-    /// Of other leases than this seat's, which have most likely ended, what was retired long ago is forgotten.
-    fn retire(&mut self, seat: Seat, late_limit: Duration) {
-        let of_now = seat.lease;
-        let old = |(since, seat): &mut (Instant, Seat)| {
-            seat.lease != of_now && since.elapsed() >= late_limit
-        };
-        for (_, seat) in self.retired.extract_if(.., old) {
-            self.slots.give_back(seat.lease, &seat.name, seat.slot);
+    /// What was retired so long ago that its delete can come no more is given back: otherwise a client whose releases are cut off now and then, and whose lease
+    /// lives on, would use more and more keys.
+    fn retire(&mut self, seat: Seat, limit: Duration) {
+        // The first is the oldest.
+        while let Some((since, _)) = self.retired.front()
+            && since.elapsed() >= limit
+            && let Some((_, old)) = self.retired.pop_front()
+        {
+            self.slots.give_back(old.lease, &old.name, old.slot);
         }
-        self.retired.push((Instant::now(), seat));
+        self.retired.push_back((Instant::now(), seat));
     }
 }
 

@@ -9,6 +9,8 @@ use dlock_core::{
 };
 
 use crate::config::Config;
+use crate::connect::Cluster;
+use crate::error::Trouble;
 use crate::fence::TURNS;
 use crate::store::Store;
 
@@ -21,9 +23,13 @@ pub struct EtcdBackend {
 }
 
 impl EtcdBackend {
-    /// A client, within `limit`.
-    pub(crate) async fn connect(config: Config, limit: Duration) -> Result<Self> {
-        let store = Store::connect(&config, limit).await?;
+    /// A client over `cluster`, within `limit`.
+    pub(crate) async fn connect(
+        config: &Config,
+        cluster: Cluster,
+        limit: Duration,
+    ) -> Result<Self> {
+        let store = Store::connect(config, cluster, limit).await?;
         Ok(Self {
             capabilities: capabilities(store.sessions.ttl()),
             identity: config.identity(),
@@ -49,13 +55,44 @@ impl EtcdBackend {
     /// What befalls the trip.
     pub async fn queue_length(&self, name: &Name) -> Result<u64> {
         let asked = self.store.queue_length(name).await;
-        asked.map_err(|trouble| {
-            Error::from(trouble)
-                .with_backend("etcd")
-                .with_operation(Operation::Inspect)
-                .with_name(name)
-        })
+        asked.map_err(|trouble| about(name, trouble))
     }
+
+    /// How many hold a lock or wait for it before the first task of this client that waits in its queue; `None` when none does. It reads the names of those who
+    /// are before, and nothing of those who came later.
+    ///
+    /// With [`Order::ByClient`](dlock_core::Order::ByClient) a client has one place in the queue, whatever the number of its tasks.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), dlock_core::Error> {
+    /// use std::sync::Arc;
+    ///
+    /// let backend = Arc::new(dlock_etcd::Config::from_url("etcd://localhost")?.connect().await?);
+    /// let locks = dlock_core::Locks::builder(backend.clone()).build()?;
+    /// let mutex = locks.mutex("stock:42")?;
+    /// let waits = tokio::spawn(async move { mutex.lock().await });
+    /// if let Some(before) = backend.queue_position(&dlock_core::Name::new("stock:42")?).await? {
+    ///     println!("{before} are before us");
+    /// }
+    /// # waits.await.ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What befalls the trip.
+    pub async fn queue_position(&self, name: &Name) -> Result<Option<u64>> {
+        let asked = self.store.queue_position(name).await;
+        asked.map_err(|trouble| about(name, trouble))
+    }
+}
+
+fn about(name: &Name, trouble: Trouble) -> Error {
+    Error::from(trouble)
+        .with_backend("etcd")
+        .with_operation(Operation::Inspect)
+        .with_name(name)
 }
 
 fn capabilities(ttl: Duration) -> Capabilities {
@@ -124,6 +161,11 @@ impl Backend for EtcdBackend {
         Ok(self.store.list(prefix).await?)
     }
 
+    /// Each page has `answer_timeout` at each server, however many pages there are.
+    fn bounds_trips_of_list(&self) -> bool {
+        true
+    }
+
     async fn changed(&self, name: &Name, seen: Option<&str>) {
         if self.store.changed(name, seen).await.is_err() {
             // Those who watch look at intervals in any case.
@@ -141,6 +183,12 @@ impl Backend for EtcdBackend {
             // Core asks with each renewal, too.
             std::future::pending::<()>().await;
         }
+    }
+
+    /// All requests go through one connection, as long as it works. The server may still take up the second before the first: then it finds the entry of the
+    /// release in its way, waits behind it, and is told of its end (docs/decisions/0011).
+    fn sends_in_order(&self) -> bool {
+        true
     }
 
     async fn break_lock(&self, name: &Name) -> Result<bool> {

@@ -2,17 +2,62 @@
 //!
 //! Its types are those of the crate `etcd-client` and no part of our promises: any version of this crate may change them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use dlock_core::{Operation, Result};
+use dlock_core::{Error, Operation, Result};
 pub use etcd_client;
 use etcd_client::Client;
 
-use crate::Config;
-use crate::connect;
+use crate::connect::{self, Cluster};
 use crate::error::Trouble;
+use crate::{Config, EtcdBackend};
 
 impl Config {
+    /// Keeps locks over a client that the application has already. Requests, signs of life and watches go through it, so that they cost the server no
+    /// connection more.
+    ///
+    /// ```no_run
+    /// # async fn connect() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use dlock_etcd::client::etcd_client::{Client, ConnectOptions};
+    ///
+    /// let options = ConnectOptions::new()
+    ///     .with_keep_alive(Duration::from_secs(10), Duration::from_secs(2))
+    ///     .with_require_leader(true);
+    /// let client = Client::connect(["etcd-1:2379"], Some(options)).await?; // as the application has it
+    /// let backend = dlock_etcd::Config::from_url("etcd://etcd-1")?.connect_over(client.clone()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// These settings must name the members of the same cluster: by them two of our clients know that they share their locks
+    /// ([`identity`](dlock_core::backend::Backend::identity)). Prefix, session and time-outs are those of the settings; login, TLS and
+    /// how a connection is made are the client's. What cannot be promised then:
+    ///
+    /// - **No second server in time.** Which member is asked is the client's choice, and it may ask one that is silent again: of a client of our own each
+    ///   request goes to another member after [`answer_timeout`](Config::answer_timeout). A silent member can cost holds and places.
+    /// - **A silent connection is replaced by the client's pings alone**: without `with_keep_alive` a connection that is open on our side only is used
+    ///   until the system gives it up, and the holds are lost.
+    /// - **A member without a leader** goes on to serve watches unless the client asks for one (`with_require_leader`). Waiters then wake by their slow look, every third of
+    ///   the session.
+    /// - The client lives in the runtime that made it. When that ends, so do the locks.
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect`](Config::connect).
+    pub async fn connect_over(self, client: Client) -> Result<EtcdBackend> {
+        dlock_core::backend::need_runtime("etcd")?;
+        let connected = async {
+            self.check()?;
+            let start = Instant::now();
+            let config = self.discovered().await?;
+            let left = config.connect_timeout.saturating_sub(start.elapsed());
+            let cluster = Cluster::new(&config, Some(client))?;
+            EtcdBackend::connect(&config, cluster, left).await
+        };
+        connected.await.map_err(with_context)
+    }
+
     /// The session's time that these settings ask for; [`Capabilities::liveness`](dlock_core::Capabilities::liveness) tells the one
     /// that was granted.
     pub fn asked_session(&self) -> Duration {
@@ -42,11 +87,8 @@ impl Config {
     ///
     /// A setting that is wrong, or a login that fails.
     pub async fn client(&self, endpoint: &str) -> Result<Client> {
-        self.client_of(endpoint).await.map_err(|trouble| {
-            dlock_core::Error::from(trouble)
-                .with_backend("etcd")
-                .with_operation(Operation::Connect)
-        })
+        let client = self.client_of(endpoint).await;
+        client.map_err(|trouble| with_context(trouble.into()))
     }
 
     async fn client_of(&self, endpoint: &str) -> std::result::Result<Client, Trouble> {
@@ -59,4 +101,10 @@ impl Config {
         let client = tokio::time::timeout(limit, connecting).await;
         client.unwrap_or_else(|_| Err(Trouble::silence(limit)))
     }
+}
+
+fn with_context(error: Error) -> Error {
+    error
+        .with_backend("etcd")
+        .with_operation(Operation::Connect)
 }

@@ -10,7 +10,7 @@ use dlock_core::{Error, Operation, Result};
 
 use self::srv::Srv;
 use crate::EtcdBackend;
-use crate::connect::whole_seconds;
+use crate::connect::{Cluster, whole_seconds};
 
 const DEFAULT_PORT: u16 = 2379;
 const TLS: TlsOffer = TlsOffer {
@@ -129,7 +129,8 @@ impl Config {
             let start = Instant::now();
             let config = self.discovered().await?;
             let left = config.connect_timeout.saturating_sub(start.elapsed());
-            EtcdBackend::connect(config, left).await
+            let cluster = Cluster::new(&config, None)?;
+            EtcdBackend::connect(&config, cluster, left).await
         };
         connected.await.map_err(|error| {
             error
@@ -138,7 +139,7 @@ impl Config {
         })
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match &self.srv {
             Some(srv) => srv.check()?,
             None if self.hosts.is_empty() => {

@@ -4,7 +4,8 @@
 //! own, and a call that fails on one goes to the next.
 
 mod lease;
-mod node;
+mod member;
+mod news;
 mod watch;
 mod words;
 
@@ -16,21 +17,22 @@ use std::time::Duration;
 use dlock_core::ErrorKind;
 use etcd_client::{Client, Error as EtcdError, GetOptions, ResponseHeader};
 
-use self::node::Node;
+use self::member::Member;
 use self::words::{answer, to_client};
 use crate::config::Config;
 use crate::error::{Cause, Trouble};
-use crate::txn::{Answer, Range, Row, Txn};
+use crate::position::OneMembersAnswer;
+use crate::txn::{Range, Row, Txn, TxnAnswer};
 
 pub(crate) use self::lease::whole_seconds;
-pub(crate) use self::node::endpoints;
+pub(crate) use self::member::endpoints;
 #[cfg(feature = "client")]
-pub(crate) use self::node::options;
-pub(crate) use self::watch::{Seen, Watch, Watching};
+pub(crate) use self::member::options;
+pub(crate) use self::watch::{KeyWatch, Watching};
 
-pub(crate) struct Link {
-    nodes: Vec<Node>,
-    /// The node that answered last.
+pub(crate) struct Cluster {
+    members: Vec<Member>,
+    /// The member that answered last.
     current: AtomicUsize,
     config: Config,
     answer_timeout: Duration,
@@ -45,33 +47,39 @@ const PAGE: i64 = 1000;
 
 /// An answer, and how it came about.
 #[derive(Debug)]
-pub(crate) struct Told<T> {
+pub(crate) struct Answered<T> {
     pub(crate) value: T,
-    pub(crate) node: usize,
+    pub(crate) member: usize,
     /// Whether an earlier try of the same call may have been carried out too, or still may be.
     pub(crate) doubt: bool,
 }
 
-impl<T> Told<T> {
-    fn map<U>(self, read: impl FnOnce(T) -> U) -> Told<U> {
-        Told {
+impl<T> Answered<T> {
+    fn map<U>(self, read: impl FnOnce(T) -> U) -> Answered<U> {
+        Answered {
             value: read(self.value),
-            node: self.node,
+            member: self.member,
             doubt: self.doubt,
         }
     }
 }
 
-impl Link {
-    pub(crate) fn new(config: &Config) -> Result<Self, Trouble> {
-        // A setting that is wrong is wrong for all.
-        node::without_login(config)?;
-        let nodes: Vec<Node> = endpoints(config).into_iter().map(Node::new).collect();
+impl Cluster {
+    /// `given` is a client of the application, by which all requests go then.
+    pub(crate) fn new(config: &Config, given: Option<Client>) -> Result<Self, Trouble> {
+        let members: Vec<Member> = match given {
+            Some(client) => vec![Member::of_given(&config.addresses(), client)],
+            None => {
+                // A setting that is wrong is wrong for all.
+                member::without_login(config)?;
+                endpoints(config).into_iter().map(Member::new).collect()
+            }
+        };
         // Clients that are given the same list spread over it.
-        let start = uuid::Uuid::new_v4().as_u128() % (nodes.len().max(1) as u128);
+        let start = uuid::Uuid::new_v4().as_u128() % (members.len().max(1) as u128);
         Ok(Self {
             current: AtomicUsize::new(usize::try_from(start).unwrap_or_default()),
-            nodes,
+            members,
             config: config.clone(),
             answer_timeout: config.member_timeout(),
             newest: AtomicI64::new(0),
@@ -79,18 +87,18 @@ impl Link {
         })
     }
 
-    /// Asks the current node, and the others in turn as long as another may do better.
+    /// Asks the current member, and the others in turn as long as another may do better.
     async fn call<T, C, F>(
         &self,
         limit: Option<Duration>,
         pick: fn(&Client) -> C,
         work: impl Fn(C) -> F,
-    ) -> Result<Told<T>, Trouble>
+    ) -> Result<Answered<T>, Trouble>
     where
         F: Future<Output = Result<T, EtcdError>>,
     {
         let limit = limit.unwrap_or(self.answer_timeout);
-        let count = self.nodes.len();
+        let count = self.members.len();
         let mut doubt = false;
         let mut said: Vec<String> = Vec::new();
         let mut tries = 0;
@@ -99,9 +107,9 @@ impl Link {
             tries += 1;
             let trouble = match self.ask(index, limit, pick, &work).await {
                 Ok(value) => {
-                    return Ok(Told {
+                    return Ok(Answered {
                         value,
-                        node: index,
+                        member: index,
                         doubt,
                     });
                 }
@@ -134,7 +142,7 @@ impl Link {
         let place = last.split(": ").next().unwrap_or_default().to_owned();
         let before: Vec<&String> = others.iter().filter(|text| *text != last).collect();
         let trouble = trouble.about(&place);
-        let trouble = if before.is_empty() || self.nodes.len() < 2 {
+        let trouble = if before.is_empty() || self.members.len() < 2 {
             trouble
         } else {
             let before: Vec<&str> = before.into_iter().map(String::as_str).collect();
@@ -143,7 +151,7 @@ impl Link {
         if doubt { trouble.in_doubt() } else { trouble }
     }
 
-    /// Asks one node, once.
+    /// Asks one member, once.
     async fn ask<T, C, F>(
         &self,
         index: usize,
@@ -154,17 +162,17 @@ impl Link {
     where
         F: Future<Output = Result<T, EtcdError>>,
     {
-        let Some(node) = self.nodes.get(index) else {
+        let Some(member) = self.members.get(index) else {
             return Err(Trouble::new(ErrorKind::Invalid, "no server is named").unsent());
         };
         let mut left = limit;
-        let (client, generation) = match node.ready(pick) {
+        let (client, generation) = match member.ready(pick) {
             Some(ready) => ready,
             None => {
                 // Whatever happens while the client logs in, the work was not sent.
                 let start = tokio::time::Instant::now();
                 // In a box, as everything rare: what a call may need is part of its future, which is made and moved for every call.
-                let connecting = Box::pin(node.connect(&self.config, pick));
+                let connecting = Box::pin(member.connect(&self.config, pick));
                 let made = tokio::time::timeout(limit, connecting);
                 let made = made.await.unwrap_or_else(|_| Err(Trouble::silence(limit)));
                 left = limit.saturating_sub(start.elapsed());
@@ -179,13 +187,13 @@ impl Link {
         if let Err(trouble) = &outcome
             && trouble.cause.ends_connection()
         {
-            node.replace(generation);
+            member.replace(generation);
         }
         outcome
     }
 
     fn move_on(&self, failed: usize) {
-        let next = (failed + 1) % self.nodes.len().max(1);
+        let next = (failed + 1) % self.members.len().max(1);
         // Only the first who sees the failure moves on.
         let _ = self
             .current
@@ -193,19 +201,19 @@ impl Link {
     }
 
     fn place(&self, index: usize) -> &str {
-        self.nodes.get(index).map_or("", Node::place)
+        self.members.get(index).map_or("", Member::place)
     }
 
-    /// The node that is asked first now.
+    /// The member that is asked first now.
     pub(crate) fn current(&self) -> usize {
-        self.current.load(Ordering::Relaxed) % self.nodes.len().max(1)
+        self.current.load(Ordering::Relaxed) % self.members.len().max(1)
     }
 
     pub(crate) fn servers(&self) -> usize {
-        self.nodes.len()
+        self.members.len()
     }
 
-    pub(crate) async fn txn(&self, txn: &Txn) -> Result<Told<Answer>, Trouble> {
+    pub(crate) async fn txn(&self, txn: &Txn) -> Result<Answered<TxnAnswer>, Trouble> {
         self.txn_within(self.answer_timeout, txn).await
     }
 
@@ -214,7 +222,7 @@ impl Link {
         &self,
         limit: Duration,
         txn: &Txn,
-    ) -> Result<Told<Answer>, Trouble> {
+    ) -> Result<Answered<TxnAnswer>, Trouble> {
         let known = self.newest_revision();
         let limit = limit.min(self.answer_timeout);
         let told = self
@@ -259,7 +267,7 @@ impl Link {
     }
 
     /// Removes a key; `false` when it was not there.
-    pub(crate) async fn delete(&self, key: &[u8]) -> Result<Told<bool>, Trouble> {
+    pub(crate) async fn delete(&self, key: &[u8]) -> Result<Answered<bool>, Trouble> {
         self.call(None, Client::kv_client, |mut keys| {
             let key = key.to_vec();
             async move { keys.delete(key, None).await.map(|gone| gone.deleted() > 0) }
@@ -267,23 +275,47 @@ impl Link {
         .await
     }
 
-    /// Asks one node alone, the one that knows about an event already.
-    pub(crate) async fn txn_at(&self, node: usize, txn: &Txn) -> Result<Answer, Trouble> {
-        self.ask(node, self.answer_timeout, Client::kv_client, &|mut keys| {
-            let words = to_client(txn);
-            async move { keys.txn(words).await }
-        })
+    /// Asks one member alone, the one that knows about an event already.
+    pub(crate) async fn txn_at(
+        &self,
+        member: usize,
+        txn: &Txn,
+    ) -> Result<OneMembersAnswer, Trouble> {
+        self.ask(
+            member,
+            self.answer_timeout,
+            Client::kv_client,
+            &|mut keys| {
+                let words = to_client(txn);
+                async move { keys.txn(words).await }
+            },
+        )
         .await
-        .map(|response| answer(txn, response))
+        .map(|response| answer(txn, response).into())
     }
 
-    /// Everything in a range as it is at one moment, a page at a time: a server's answer has a longest size.
+    /// Everything in a range as it is at one moment.
     pub(crate) async fn everything_in(&self, range: &Range) -> Result<Vec<Row>, Trouble> {
+        self.pages(range, GetOptions::new()).await
+    }
+
+    /// How many keys of a range were created before this revision. etcd's own count counts those that came later, too, so their names are read.
+    pub(crate) async fn count_before(&self, range: &Range, created: i64) -> Result<u64, Trouble> {
+        let earlier = GetOptions::new()
+            .with_keys_only()
+            .with_max_create_revision(created - 1);
+        let rows = self.pages(range, earlier).await?;
+        Ok(u64::try_from(rows.len()).unwrap_or(u64::MAX))
+    }
+
+    /// A page at a time: a server's answer has a longest size. Each page is a call of its own, with a limit of its own.
+    async fn pages(&self, range: &Range, options: GetOptions) -> Result<Vec<Row>, Trouble> {
         let mut rows: Vec<Row> = Vec::new();
         let (mut start, mut revision) = (range.start.clone(), 0);
         loop {
             let told = self.call(None, Client::kv_client, |mut keys| {
-                let options = GetOptions::new()
+                let options = options
+                    .clone()
                     .with_range(range.end.clone())
                     .with_limit(PAGE)
                     .with_revision(revision);
@@ -306,13 +338,13 @@ impl Link {
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes: Vec<&str> = (0..self.nodes.len())
+        let members: Vec<&str> = (0..self.members.len())
             .map(|index| self.place(index))
             .collect();
-        f.debug_struct("Link")
-            .field("nodes", &nodes)
+        f.debug_struct("Cluster")
+            .field("members", &members)
             .finish_non_exhaustive()
     }
 }

@@ -264,10 +264,10 @@ mod tests {
     use ErrorKind::{Denied, Invalid, Store, TimedOut, Unreachable};
 
     /// Code, the server's message, the causes; then kind, whether it may have been carried out, and what the next step depends on.
-    type Line = (i32, &'static str, &'static str, ErrorKind, bool, Cause);
+    type TableRow = (i32, &'static str, &'static str, ErrorKind, bool, Cause);
 
     #[rustfmt::skip]
-    const TABLE: &[Line] = &[
+    const TABLE: &[TableRow] = &[
         (14, "", "transport error: tcp connect error: Connection refused (os error 111)", Unreachable, false, NoConnection),
         (14, "", "dns error: failed to lookup address information", Unreachable, false, NoConnection),
         (13, "", "h2 protocol error: error reading a body from connection: Connection reset by peer", Unreachable, true, Broken),

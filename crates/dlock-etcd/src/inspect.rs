@@ -9,14 +9,14 @@ use futures::future::join_all;
 use crate::connect::Watching;
 use crate::error::Trouble;
 use crate::fence;
-use crate::queue::{self, Ticket};
+use crate::queue::{self, QueueEntry};
 use crate::store::Store;
 use crate::txn::{About, Query, Step, Txn, When};
 
 impl Store {
-    pub(crate) async fn queue_of(&self, name: &Name) -> Result<Vec<Ticket>, Trouble> {
+    pub(crate) async fn queue_of(&self, name: &Name) -> Result<Vec<QueueEntry>, Trouble> {
         let range = self.keys.lock(name).all();
-        let rows = self.link.everything_in(&range).await?;
+        let rows = self.cluster.everything_in(&range).await?;
         Ok(queue::read_all(&self.keys, &rows))
     }
 
@@ -27,7 +27,7 @@ impl Store {
         let (holders, _) = queue::split(&queue);
         let leases: HashMap<i64, ()> = holders.iter().map(|ticket| (ticket.lease, ())).collect();
         let asked = leases.into_keys().map(|lease| async move {
-            let remaining = self.link.remaining(lease).await.ok().flatten();
+            let remaining = self.cluster.remaining(lease).await.ok().flatten();
             (lease, remaining)
         });
         let remaining: HashMap<i64, Option<Duration>> = join_all(asked).await.into_iter().collect();
@@ -41,10 +41,19 @@ impl Store {
     pub(crate) async fn queue_length(&self, name: &Name) -> Result<u64, Trouble> {
         let all = Query::count(self.keys.lock(name).all());
         let told = self
-            .link
+            .cluster
             .txn(&Txn::of(vec![Step::Get(About::Entries, all)]))
             .await?;
         Ok(u64::try_from(told.value.total(About::Entries)).unwrap_or_default())
+    }
+
+    /// How many are before the first of this client who waits for a lock; `None` when nobody of it waits.
+    pub(crate) async fn queue_position(&self, name: &Name) -> Result<Option<u64>, Trouble> {
+        let Some(created) = self.lines.first(name) else {
+            return Ok(None);
+        };
+        let range = self.keys.lock(name).all();
+        self.cluster.count_before(&range, created).await.map(Some)
     }
 
     /// Resolves when the exclusive holder is another than `seen`, or may be.
@@ -57,7 +66,7 @@ impl Store {
             own: None,
             seen: 0,
         };
-        let mut watch = self.link.watch(watching).await?;
+        let mut watch = self.cluster.watch(watching).await?;
         watch.knows(watch.since);
         // After the watch, so that no change falls between the two.
         let queue = self.queue_of(name).await?;
@@ -70,8 +79,8 @@ impl Store {
 
     pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>, Trouble> {
         let range = self.keys.starting_with(prefix);
-        let rows = self.link.everything_in(&range).await?;
-        let mut locks: BTreeMap<Name, Vec<Ticket>> = BTreeMap::new();
+        let rows = self.cluster.everything_in(&range).await?;
+        let mut locks: BTreeMap<Name, Vec<QueueEntry>> = BTreeMap::new();
         for ticket in queue::read_all(&self.keys, &rows) {
             locks.entry(ticket.name.clone()).or_default().push(ticket);
         }
@@ -99,28 +108,28 @@ impl Store {
     }
 
     /// Removes this very entry: its key may be another's by now.
-    async fn take_away(&self, ticket: &Ticket) -> Result<bool, Trouble> {
+    async fn take_away(&self, ticket: &QueueEntry) -> Result<bool, Trouble> {
         let txn = Txn {
             when: vec![When::CreatedAt(ticket.key.clone(), ticket.created)],
             then: vec![Step::Delete(ticket.key.clone())],
             ..Txn::default()
         };
-        let told = self.link.txn(&txn).await?;
+        let told = self.cluster.txn(&txn).await?;
         // After a lost answer it may be gone by our own hand.
         Ok(told.value.succeeded || told.doubt)
     }
 }
 
-fn describe(name: &Name, queue: &[Ticket]) -> LockInfo {
+fn describe(name: &Name, queue: &[QueueEntry]) -> LockInfo {
     let (holders, waiters) = queue::split(queue);
     let mut info = LockInfo::new(name.clone());
-    let holder = |ticket: &&Ticket| {
+    let holder = |ticket: &&QueueEntry| {
         let mut known = HolderInfo::new(ticket.attempt.clone(), ticket.mode);
         known.label.clone_from(&ticket.label);
         known.token = fence::token(ticket.created);
         known
     };
-    let waiter = |ticket: &&Ticket| {
+    let waiter = |ticket: &&QueueEntry| {
         let mut known = WaiterInfo::new(ticket.attempt.clone(), ticket.mode);
         known.label.clone_from(&ticket.label);
         known

@@ -18,7 +18,7 @@ mod inspect;
 mod key;
 mod line;
 mod lookout;
-mod place;
+mod position;
 mod queue;
 mod release;
 mod renew;

@@ -72,6 +72,15 @@ impl Lines {
         Some(waiting.ahead(*created))
     }
 
+    /// When the entry was created of the first one who waits, for whatever.
+    pub(crate) fn first(&self, name: &Name) -> Option<i64> {
+        let known = known(&self.0);
+        let lines = known.iter().filter(|((of, _), _)| of == name);
+        lines
+            .filter_map(|(_, line)| line.keys().next().copied())
+            .min()
+    }
+
     /// The nearest one who waits before an entry that was created then.
     pub(crate) fn before(&self, name: &Name, mode: Mode, created: i64) -> Option<Ahead> {
         let known = known(&self.0);
@@ -186,6 +195,7 @@ mod tests {
         places.push(stand(500));
         let ahead = lines.last(&name, Mode::Exclusive).expect("many");
         assert_eq!(ahead.created, 1000);
+        assert_eq!(lines.first(&name), Some(1));
         let other = Mode::Permit { limit: 2 };
         assert!(lines.last(&name, other).is_none(), "another line");
         assert!(ahead.left().now_or_never().is_none());
@@ -204,6 +214,7 @@ mod tests {
         assert_eq!(before(3).map(|ahead| ahead.created), Some(2));
         assert!(before(1).is_none(), "the first of them");
         places.clear();
+        assert_eq!(lines.first(&name), None);
         assert!(known(&lines.0).is_empty(), "nothing is left");
     }
 }

@@ -23,11 +23,11 @@ pub(crate) struct Lookout(Arc<Mutex<Known>>);
 #[derive(Debug, Default)]
 struct Known {
     next: u64,
-    waiters: BTreeMap<u64, Waiter>,
+    waiters: BTreeMap<u64, PostedWaiter>,
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct PostedWaiter {
     sight: Sight,
     looked: Moment,
     changed: Arc<Notify>,
@@ -52,7 +52,7 @@ impl Lookout {
         let mut known = known(&self.0);
         known.next += 1;
         let number = known.next;
-        let waiter = Waiter {
+        let waiter = PostedWaiter {
             sight,
             looked: now,
             changed: changed.clone(),
@@ -68,8 +68,8 @@ impl Lookout {
     /// Those who have waited longest for a look, as long as it is half due at least. They count as looked at now.
     fn claim(&self, now: Moment, period: Duration) -> Claim {
         let mut known = known(&self.0);
-        let due = |waiter: &&mut Waiter| now.since(waiter.looked) >= period / 2;
-        let mut taken: Vec<(&u64, &mut Waiter)> = known
+        let due = |waiter: &&mut PostedWaiter| now.since(waiter.looked) >= period / 2;
+        let mut taken: Vec<(&u64, &mut PostedWaiter)> = known
             .waiters
             .iter_mut()
             .filter(|(_, waiter)| due(waiter))
@@ -170,7 +170,7 @@ impl Store {
         if claim.claimed.is_empty() {
             return Ok(());
         }
-        let told = self.link.txn(&claim.questions()).await?;
+        let told = self.cluster.txn(&claim.questions()).await?;
         let rows: Vec<Row> = told.value.into_rows().collect();
         claim.tell(&rows);
         Ok(())

@@ -8,7 +8,7 @@ use crate::txn::Row;
 
 /// One entry: a holder or a waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Ticket {
+pub(crate) struct QueueEntry {
     pub(crate) name: Name,
     pub(crate) attempt: String,
     /// How it holds or wants to hold, as its value says: a downgrade changes it.
@@ -56,7 +56,7 @@ pub(crate) fn is_of(value: &[u8], attempt: AttemptId) -> bool {
     words(value).is_some_and(|(owner, ..)| owner == attempt.to_string())
 }
 
-impl Ticket {
+impl QueueEntry {
     /// Reads an entry; `None` for keys that somebody else put there.
     pub(crate) fn read(keys: &Keys, row: &Row) -> Option<Self> {
         let (attempt, mode, label) = words(&row.value)?;
@@ -72,10 +72,10 @@ impl Ticket {
     }
 }
 
-pub(crate) fn read_all(keys: &Keys, rows: &[Row]) -> Vec<Ticket> {
-    let mut queue: Vec<Ticket> = rows
+pub(crate) fn read_all(keys: &Keys, rows: &[Row]) -> Vec<QueueEntry> {
+    let mut queue: Vec<QueueEntry> = rows
         .iter()
-        .filter_map(|row| Ticket::read(keys, row))
+        .filter_map(|row| QueueEntry::read(keys, row))
         .collect();
     queue.sort_by_key(|ticket| ticket.created);
     queue
@@ -84,7 +84,7 @@ pub(crate) fn read_all(keys: &Keys, rows: &[Row]) -> Vec<Ticket> {
 /// Splits a queue into those who hold and those who wait, each in order.
 ///
 /// Holders are the first ones, all in the mode of the first, as many as that mode admits.
-pub(crate) fn split(queue: &[Ticket]) -> (Vec<&Ticket>, Vec<&Ticket>) {
+pub(crate) fn split(queue: &[QueueEntry]) -> (Vec<&QueueEntry>, Vec<&QueueEntry>) {
     let first = queue.first().map(|ticket| ticket.mode);
     let most = match first {
         None => 0,
@@ -120,7 +120,7 @@ mod tests {
     const R: Mode = Mode::Shared;
     const P: Mode = Mode::Permit { limit: 2 };
 
-    fn queue(modes: &[Mode]) -> Vec<Ticket> {
+    fn queue(modes: &[Mode]) -> Vec<QueueEntry> {
         read_all(&Keys::new("p"), &rows(modes))
     }
 

@@ -37,7 +37,7 @@ impl Store {
                 then: vec![delete],
                 ..Txn::default()
             };
-            let told = self.link.txn(&txn).await?;
+            let told = self.cluster.txn(&txn).await?;
             self.attempts.over(attempt);
             return Ok(Removed {
                 found: told.value.succeeded,
@@ -62,14 +62,14 @@ impl Store {
         let without_mark = txn.clone();
         txn.then.extend(marking.iter().cloned());
         txn.or_else = marking;
-        let told = match self.link.txn(&txn).await {
+        let told = match self.cluster.txn(&txn).await {
             Ok(told) => {
                 self.attempts.marked(lease, mark);
                 self.attempts.unmarked(&old);
                 told
             }
             // No lease, no late entry under it, and no need for a mark.
-            Err(trouble) if trouble.is_lease_gone() => self.link.txn(&without_mark).await?,
+            Err(trouble) if trouble.is_lease_gone() => self.cluster.txn(&without_mark).await?,
             Err(trouble) => return Err(trouble),
         };
         self.attempts.over(attempt);
@@ -83,7 +83,7 @@ impl Store {
 
     /// Removes the entry without comparing: only while nobody else can have the key, neither now nor when a late request arrives.
     async fn delete(&self, attempt: AttemptId, key: &[u8]) -> Result<Removed, Trouble> {
-        let told = self.link.delete(key).await?;
+        let told = self.cluster.delete(key).await?;
         if !told.doubt {
             self.attempts.deleted(attempt);
         }
@@ -143,7 +143,7 @@ impl Store {
             }],
             ..Txn::default()
         };
-        match self.link.txn(&txn).await {
+        match self.cluster.txn(&txn).await {
             Ok(told) if told.value.succeeded => Ok(()),
             Err(trouble) if !trouble.is_lease_gone() => Err(trouble.into()),
             _ => Err(lost()),

@@ -32,7 +32,7 @@ impl Store {
         let (alive, keys) = tokio::join!(self.sessions.keep_alive(&session, limit), async {
             match many_wait {
                 true => Ok(None),
-                false => self.link.keys_of(session.id, limit).await,
+                false => self.cluster.keys_of(session.id, limit).await,
             }
         });
         let ours = |lease| held_under(session.id, lease);
@@ -113,7 +113,7 @@ impl Store {
                 .iter()
                 .map(|held| Step::Get(About::Own, Query::one(&held.key).keys_only()));
             let txn = Txn::of(steps.collect());
-            let answer = self.link.txn_within(limit, &txn).await?.value;
+            let answer = self.cluster.txn_within(limit, &txn).await?.value;
             let rows = answer.into_rows();
             found.extend(rows.map(|row| (row.key, row.created)));
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use dlock_core::{Clock, Moment, SystemClock, kit};
 
-use crate::connect::Link;
+use crate::connect::Cluster;
 use crate::error::Trouble;
 
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl Session {
 
 #[derive(Debug)]
 pub(crate) struct Sessions {
-    link: Arc<Link>,
+    cluster: Arc<Cluster>,
     ttl: Duration,
     current: Mutex<Arc<Session>>,
     /// One at a time grants or renews; the others find it done.
@@ -103,13 +103,13 @@ pub(crate) struct Sessions {
 impl Sessions {
     /// Grants the first lease. The store may make it longer than asked.
     pub(crate) async fn start(
-        link: Arc<Link>,
+        cluster: Arc<Cluster>,
         asked: Duration,
         limit: Duration,
     ) -> Result<Self, Trouble> {
-        let session = grant(&link, asked, Some(limit)).await?;
+        let session = grant(&cluster, asked, Some(limit)).await?;
         Ok(Self {
-            link,
+            cluster,
             ttl: session.ttl,
             current: Mutex::new(Arc::new(session)),
             turn: tokio::sync::Mutex::default(),
@@ -148,7 +148,7 @@ impl Sessions {
             return Ok(session);
         }
         // No request of an attempt goes out before this one is answered.
-        let next = grant(&self.link, self.ttl, None)
+        let next = grant(&self.cluster, self.ttl, None)
             .await
             .map_err(Trouble::unsent)?;
         let next = Arc::new(next);
@@ -167,7 +167,7 @@ impl Sessions {
             return Err(over);
         }
         let sent = SystemClock.now();
-        match self.link.keep_alive(session.id, limit).await {
+        match self.cluster.keep_alive(session.id, limit).await {
             Ok(()) if session.alive_at(sent) => Ok(()),
             Ok(()) => Err(Trouble::session_lapsed()),
             Err(trouble) => {
@@ -200,7 +200,7 @@ impl Sessions {
         self.closed.store(true, Ordering::Release);
         let session = self.current();
         session.end();
-        match self.link.revoke(session.id).await {
+        match self.cluster.revoke(session.id).await {
             Err(trouble) if !trouble.is_lease_gone() => Err(trouble),
             _ => Ok(()),
         }
@@ -213,11 +213,15 @@ pub(crate) fn one_of_two(limit: Duration) -> Duration {
 }
 
 /// The id is ours, so that a grant whose answer was lost is found when it is sent again.
-async fn grant(link: &Link, ttl: Duration, limit: Option<Duration>) -> Result<Session, Trouble> {
+async fn grant(
+    cluster: &Cluster,
+    ttl: Duration,
+    limit: Option<Duration>,
+) -> Result<Session, Trouble> {
     let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
     let id = i64::try_from(random >> 1).unwrap_or(i64::MAX).max(1);
     let sent = SystemClock.now();
-    let granted = link.grant(id, ttl, limit).await?;
+    let granted = cluster.grant(id, ttl, limit).await?;
     Ok(Session::new(id, granted, sent))
 }
 

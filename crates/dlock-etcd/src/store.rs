@@ -8,7 +8,7 @@ use dlock_core::{ErrorKind, Result};
 
 use crate::attempts::Attempts;
 use crate::config::Config;
-use crate::connect::Link;
+use crate::connect::Cluster;
 use crate::crowd::Crowds;
 use crate::error::{Cause, Trouble};
 use crate::key::Keys;
@@ -19,11 +19,11 @@ use crate::session::Sessions;
 /// What the verbs share.
 #[derive(Debug)]
 pub(crate) struct Store {
-    pub(crate) link: Arc<Link>,
+    pub(crate) cluster: Arc<Cluster>,
     pub(crate) sessions: Sessions,
     pub(crate) attempts: Attempts,
     pub(crate) lookout: Lookout,
-    /// How many of the link's suspicions were followed.
+    /// How many of the cluster's suspicions were followed.
     pub(crate) swept: AtomicU64,
     pub(crate) crowds: Crowds,
     pub(crate) lines: Lines,
@@ -31,14 +31,19 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    pub(crate) async fn connect(config: &Config, limit: Duration) -> Result<Self> {
-        let link = Arc::new(Link::new(config)?);
+    /// Over `cluster`, within `limit`.
+    pub(crate) async fn connect(
+        config: &Config,
+        cluster: Cluster,
+        limit: Duration,
+    ) -> Result<Self> {
+        let cluster = Arc::new(cluster);
         // Several servers are tried in turn; together they keep the limit.
-        let tries = match link.servers() {
+        let tries = match cluster.servers() {
             1 => 1,
             several => u32::try_from(several + 1).unwrap_or(u32::MAX),
         };
-        let sessions = Sessions::start(link.clone(), config.session, limit / tries)
+        let sessions = Sessions::start(cluster.clone(), config.session, limit / tries)
             .await
             .map_err(|trouble| with_hint(trouble, config.tls.is_some()))?;
         Ok(Self {
@@ -48,7 +53,7 @@ impl Store {
             swept: AtomicU64::new(0),
             crowds: Crowds::default(),
             lines: Lines::default(),
-            link,
+            cluster,
             sessions,
         })
     }

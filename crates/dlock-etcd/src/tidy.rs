@@ -11,7 +11,7 @@ use dlock_core::backend::AttemptId;
 use uuid::Uuid;
 
 use crate::error::Trouble;
-use crate::queue::Ticket;
+use crate::queue::QueueEntry;
 use crate::renew::STEPS;
 use crate::session::Session;
 use crate::store::Store;
@@ -28,13 +28,13 @@ impl Store {
 
     /// Whether something happened, since what hangs on our lease was looked at last, after which the store may be another.
     pub(crate) fn is_suspicious(&self) -> bool {
-        self.link.suspicions() != self.swept.load(Ordering::Acquire)
+        self.cluster.suspicions() != self.swept.load(Ordering::Acquire)
     }
 
     /// Removes what is there and should not be. If it does not succeed, or its future is dropped, the next sign of life tries again. `keys`:
     /// what hangs on the lease, if that is known.
     pub(crate) async fn tidy(&self, session: &Session, keys: Option<Vec<Vec<u8>>>) {
-        let (suspicions, suspicious) = (self.link.suspicions(), self.is_suspicious());
+        let (suspicions, suspicious) = (self.cluster.suspicions(), self.is_suspicious());
         let few = self.attempts.count(session.id) <= STEPS;
         if suspicious || few || keys.is_some() {
             match Box::pin(self.sweep(session, keys)).await {
@@ -50,7 +50,7 @@ impl Store {
             return;
         }
         let deletes = marks.iter().cloned().map(Step::Delete).collect();
-        match Box::pin(self.link.txn(&Txn::of(deletes))).await {
+        match Box::pin(self.cluster.txn(&Txn::of(deletes))).await {
             Ok(_) => self.attempts.unmarked(&marks),
             Err(trouble) => {
                 let why = trouble.message();
@@ -64,7 +64,10 @@ impl Store {
         let keys = match keys {
             Some(keys) => keys,
             None => {
-                let all = self.link.keys_of(session.id, self.sessions.ttl()).await?;
+                let all = self
+                    .cluster
+                    .keys_of(session.id, self.sessions.ttl())
+                    .await?;
                 all.unwrap_or_default()
             }
         };
@@ -76,7 +79,7 @@ impl Store {
         for some in entries.chunks(STEPS) {
             let one = |key: &Vec<u8>| Step::Get(About::Entries, Query::one(key));
             let txn = Txn::of(some.iter().map(one).collect());
-            let answer = self.link.txn(&txn).await?.value;
+            let answer = self.cluster.txn(&txn).await?.value;
             for row in answer.into_rows() {
                 if self.is_ghost(&row) {
                     self.bury(&row).await?;
@@ -88,7 +91,7 @@ impl Store {
 
     /// Asked after the row was read: an attempt that is over by now has nothing in the store, so its row was a ghost or has gone.
     fn is_ghost(&self, row: &Row) -> bool {
-        let owner = Ticket::read(&self.keys, row)
+        let owner = QueueEntry::read(&self.keys, row)
             .and_then(|ticket| Uuid::parse_str(&ticket.attempt).ok())
             .map(AttemptId::from);
         owner.is_none_or(|owner| self.attempts.key(owner).is_none())
@@ -105,6 +108,6 @@ impl Store {
             then: vec![Step::Delete(row.key.clone())],
             ..Txn::default()
         };
-        self.link.txn(&txn).await.map(drop)
+        self.cluster.txn(&txn).await.map(drop)
     }
 }

@@ -193,7 +193,7 @@ pub(crate) struct Found {
 
 /// What came back.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Answer {
+pub(crate) struct TxnAnswer {
     /// Which branch was taken.
     pub(crate) succeeded: bool,
     /// The store's revision at that moment.
@@ -202,7 +202,7 @@ pub(crate) struct Answer {
     pub(crate) found: Vec<Found>,
 }
 
-impl Answer {
+impl TxnAnswer {
     fn about(&self, about: About) -> Option<&Found> {
         self.found.iter().find(|found| found.about == about)
     }

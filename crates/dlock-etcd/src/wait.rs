@@ -6,11 +6,11 @@ use dlock_core::backend::{AttemptId, Backoff, Lease, Outcome, Request};
 use dlock_core::{Mode, Moment, Name};
 
 use crate::acquire::{Entry, Held, busy, removed};
-use crate::connect::{Seen, Watch, Watching};
+use crate::connect::{KeyWatch, Watching};
 use crate::error::Trouble;
 use crate::line::Ahead;
 use crate::lookout::Post;
-use crate::place::{Near, Place};
+use crate::position::{Near, Position};
 use crate::queue;
 use crate::store::Store;
 use crate::txn::{About, Query, Row, Step, Txn, When};
@@ -29,7 +29,7 @@ pub(crate) enum Waits {
 #[derive(Debug)]
 enum Next {
     /// Where its entry stands, at that revision.
-    Stands((Place, i64)),
+    Stands((Position, i64)),
     /// It goes on to wait, for this.
     Waits(Waits),
 }
@@ -98,7 +98,7 @@ impl Store {
                 }
             };
             match moved {
-                Ok(Next::Stands((Place::Holds { followed }, _))) => {
+                Ok(Next::Stands((Position::Holds { followed }, _))) => {
                     let lease = self.held(request, entry)?;
                     if followed {
                         self.attempts.owe_ring(lease.attempt());
@@ -106,17 +106,17 @@ impl Store {
                     }
                     return Ok(Outcome::Held(lease));
                 }
-                Ok(Next::Stands((Place::Behind(next), revision))) => {
+                Ok(Next::Stands((Position::Behind(next), revision))) => {
                     waits = Waits::Watch(next, revision);
                     disturbance.is_over();
                 }
                 Ok(Next::Waits(next)) => waits = next,
-                Ok(Next::Stands((Place::Gone, _))) => return Err(removed()),
+                Ok(Next::Stands((Position::Gone, _))) => return Err(removed()),
                 Err(trouble) if trouble.is_lease_gone() => return Err(trouble),
                 Err(trouble) if !trouble.kind().is_retryable() => return Err(trouble.in_doubt()),
                 Err(trouble) => {
                     // A watch ends when its server does, and the next one may have another store.
-                    self.link.suspect();
+                    self.cluster.suspect();
                     // The place in the queue lives as long as the lease: a restart or an election does not cost it.
                     let again = disturbance.goes_on(request.now(), request.trip_timeout());
                     let again = again.filter(|_| !entry.session.has_ended());
@@ -138,7 +138,7 @@ impl Store {
         watched: &Watched,
         mut seen: i64,
         disturbance: &mut Disturbance,
-    ) -> Result<(Place, i64), Trouble> {
+    ) -> Result<(Position, i64), Trouble> {
         loop {
             self.keep_if_due(&entry.session).await?;
             let mut watch = self
@@ -148,7 +148,7 @@ impl Store {
                 // Between the look and the watch something may have happened. A server that says less than what was seen lags behind, or
                 // the store was restored from an old copy: the cluster tells.
                 let near = Near {
-                    node: watch.node,
+                    member: watch.member,
                     revision: watch.since,
                 };
                 let near = Some(near).filter(|near| near.revision > seen);
@@ -221,7 +221,7 @@ impl Store {
         entry: &Entry,
         watched: &Watched,
         seen: i64,
-    ) -> Result<Watch, Trouble> {
+    ) -> Result<KeyWatch, Trouble> {
         let _admitted = self.crowds.admit(name).await;
         let what = Watching {
             range: &watched.range,
@@ -229,7 +229,7 @@ impl Store {
             own: watched.last.then_some(&entry.key),
             seen,
         };
-        self.link.watch(what).await
+        self.cluster.watch(what).await
     }
 
     /// Stays until the entry stands elsewhere, or, with `None`, until the watch must be opened at another server.
@@ -238,9 +238,9 @@ impl Store {
         request: &Request,
         entry: &Entry,
         watched: &Watched,
-        watch: &mut Watch,
+        watch: &mut KeyWatch,
         post: Option<&Post>,
-    ) -> Result<Option<(Place, i64)>, Trouble> {
+    ) -> Result<Option<(Position, i64)>, Trouble> {
         let period = self.sessions.ttl() / 3;
         let mut looked = request.now();
         loop {
@@ -248,18 +248,19 @@ impl Store {
             let look_again = looked + less_some(period);
             let near = tokio::select! {
                 biased;
-                event = watch.event() => match event? {
-                    // The end of our own entry would have been told before.
-                    Seen { own: false, revision } if watched.last => {
-                        return Ok(Some((Place::Holds { followed: false }, revision)));
+                event = watch.event() => {
+                    let seen = event?;
+                    if watched.last && !seen.is_own() {
+                        // The end of our own entry would have been told before.
+                        return Ok(Some((Position::Holds { followed: false }, seen.revision())));
                     }
                     // This server has seen the event, so it knows enough: what is before us can only become less.
-                    Seen { revision, .. } => Some(Near { node: watch.node, revision }),
-                },
+                    Some(Near { member: watch.member, revision: seen.revision() })
+                }
                 () = changed(post) => None,
                 () = request.clock().sleep_until(look_again) => {
                     self.keep_if_due(&entry.session).await?;
-                    if self.link.current() != watch.node {
+                    if self.cluster.current() != watch.member {
                         // Others were sent away from the server that serves the watch: it may be silent.
                         return Ok(None);
                     }
@@ -276,7 +277,7 @@ impl Store {
                 }
             };
             let (place, revision) = self.place(request, entry, near).await?;
-            if place != Place::Behind(watched.clone()) {
+            if place != Position::Behind(watched.clone()) {
                 return Ok(Some((place, revision)));
             }
         }
@@ -289,7 +290,7 @@ impl Store {
         entry: &Entry,
         watched: &Watched,
         near: Option<Near>,
-    ) -> Result<(Option<Place>, i64), Trouble> {
+    ) -> Result<(Option<Position>, i64), Trouble> {
         if let Some(sight) = watched.sight(entry) {
             let one = |key| Step::Get(About::Entries, Query::one(key).keys_only());
             let txn = Txn::of(sight.keys().map(one).to_vec());
@@ -301,7 +302,7 @@ impl Store {
             }
         }
         let (place, revision) = self.place(request, entry, near).await?;
-        let moved = place != Place::Behind(watched.clone());
+        let moved = place != Position::Behind(watched.clone());
         Ok((moved.then_some(place), revision))
     }
 
@@ -329,7 +330,7 @@ impl Store {
             }],
             ..Txn::default()
         };
-        self.link.txn(&txn).await.map(drop)
+        self.cluster.txn(&txn).await.map(drop)
     }
 }
 

@@ -27,7 +27,7 @@ impl Store {
             own: None,
             seen: 0,
         };
-        let mut watch = self.link.watch(watching).await?;
+        let mut watch = self.cluster.watch(watching).await?;
         watch.knows(watch.since);
         // After the watch, so that nobody comes between the two.
         while !self
@@ -47,7 +47,7 @@ impl Store {
         }
         let newest = Query::newest(self.keys.lock(name).all(), NEWEST).keys_only();
         let txn = Txn::of(vec![Step::Get(About::Entries, newest)]);
-        let told = self.link.txn(&txn).await?;
+        let told = self.cluster.txn(&txn).await?;
         let others = |row: &Row| row.lease != session;
         Ok(told.value.rows(About::Entries).iter().any(others))
     }

@@ -4,24 +4,58 @@ mod abandon;
 mod queued;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use dlock_core::backend::{Busy, Outcome, Request};
+use dlock_core::backend::{Backoff, Busy, Outcome, Request};
 use dlock_core::{Error, Mode, Moment, Result, kit};
 
-pub(crate) use self::queued::{Node, Queued, Telling, removed};
+pub(crate) use self::queued::{HeldNode, Queued, Telling, removed};
 use crate::ZkBackend;
 use crate::connect::{Claim, Listing, Session, Stat};
 use crate::error::Fault;
 use crate::queue::{
-    Obstacle, Place, State, Verdict, node_data, node_prefix, read_data, verdict, verdict_behind,
+    NodeState, Obstacle, QueuePlace, Verdict, node_data, node_prefix, read_data, verdict,
+    verdict_behind,
 };
 
 /// How often the lock's node may vanish under a new place: a container goes only when it is empty, so twice is rare.
 const TRIES: usize = 10;
 
+/// How long a try waits for others that tried in vain to leave, which takes them two trips. Whoever died, stopped or was cut off in between stays until its
+/// session ends: then the lock is as good as busy.
+const TRIES_LEAVE_WITHIN: Duration = Duration::from_millis(500);
+
+/// What a try has left of that time, with pauses between its looks.
+struct Patience {
+    end: Moment,
+    backoff: Backoff,
+}
+
+impl Patience {
+    fn of(request: &Request) -> Self {
+        // The rest of its time is for its own trips.
+        let longest = TRIES_LEAVE_WITHIN.min(request.trip_timeout() / 4);
+        Self {
+            end: request.now() + longest,
+            backoff: Backoff::new(Duration::from_millis(1), Duration::from_millis(50)),
+        }
+    }
+
+    /// Pauses; `false` when it is time to give up.
+    async fn lasts(&mut self, request: &Request) -> bool {
+        let next = request.now() + self.backoff.pause();
+        if next > self.end {
+            return false;
+        }
+        request.clock().sleep_until(next).await;
+        true
+    }
+}
+
 impl ZkBackend {
     pub(crate) async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
-        if self.is_in_vain(request).await? {
+        let mut patience = Patience::of(request);
+        if self.is_in_vain(request, &mut patience).await? {
             return Ok(Outcome::Busy(Busy::default()));
         }
         let mut queued = self.enter(request, true).await?;
@@ -29,10 +63,15 @@ impl ZkBackend {
             match queued.verdict.clone() {
                 Verdict::Held => return queued.held(request),
                 Verdict::Conflict(used) => return queued.conflict(request, used).await,
-                Verdict::Wait(obstacle) if obstacle.passing => drop(queued.look().await?),
+                Verdict::Wait(obstacle) if obstacle.passing => {
+                    if !patience.lasts(request).await {
+                        break;
+                    }
+                    queued.look().await?;
+                }
                 Verdict::Wait(obstacle) if may_share(request.mode(), &obstacle) => {
                     match state_of(&queued.session, &queued.parent, &obstacle).await {
-                        Ok(State::Downgraded) => return queued.held(request),
+                        Ok(NodeState::Downgraded) => return queued.held(request),
                         Ok(_) => break,
                         Err(Fault::NoNode) => drop(queued.look().await?),
                         Err(fault) => return Err(fault.into()),
@@ -47,8 +86,8 @@ impl ZkBackend {
 
     /// Whether others hold the lock, as the leader has it. Then a try takes no place: others who come just then would find it in their
     /// way, a reader for example who may share the lock with those who hold it.
-    async fn is_in_vain(&self, request: &Request) -> Result<bool> {
-        let session = self.link.session().await?;
+    async fn is_in_vain(&self, request: &Request, patience: &mut Patience) -> Result<bool> {
+        let session = self.sessions.session().await?;
         if self.quiet.is_likely_free(request.name(), session.line()) {
             return Ok(false);
         }
@@ -68,10 +107,14 @@ impl ZkBackend {
             match verdict_behind(request.mode(), &all.places) {
                 Verdict::Held => return Ok(false),
                 Verdict::Conflict(used) => return Err(kit::other_limit(used, request.mode())),
-                Verdict::Wait(obstacle) if obstacle.passing => {}
+                Verdict::Wait(obstacle) if obstacle.passing => {
+                    if !patience.lasts(request).await {
+                        return Ok(true);
+                    }
+                }
                 Verdict::Wait(obstacle) if may_share(request.mode(), &obstacle) => {
                     match state_of(&session, &parent, &obstacle).await {
-                        Ok(state) => return Ok(state != State::Downgraded),
+                        Ok(state) => return Ok(state != NodeState::Downgraded),
                         Err(Fault::NoNode) => {}
                         Err(fault) => return Err(Error::from(fault).after_sending(false)),
                     }
@@ -84,11 +127,11 @@ impl ZkBackend {
     /// Takes a place in the queue, and reads the queue, in one trip.
     pub(crate) async fn enter(&self, request: &Request, tries: bool) -> Result<Queued> {
         kit::refuse_abandoned(request.attempt())?;
-        let session = self.link.session().await?;
+        let session = self.sessions.session().await?;
         let parent = self.lock_path(request.name());
         let stem = node_prefix(self.style, request.attempt(), request.mode(), tries);
         let prefix = format!("{parent}/{stem}");
-        let data = node_data(State::Plain, request.label());
+        let data = node_data(NodeState::Plain, request.label());
         // Before anything is sent, so that no place of a living attempt is ever unknown.
         let claim = session.claim(request.attempt());
         if self.quiet.is_likely_free(request.name(), session.line())
@@ -176,7 +219,7 @@ impl ZkBackend {
             Err(Fault::NoNode | Fault::Broken(_)) => return Ok(None),
             Err(fault) => return Err(fault.into()),
         };
-        let Some(mine) = Place::parse(&format!("{stem}{sequence}")) else {
+        let Some(mine) = QueuePlace::parse(&format!("{stem}{sequence}")) else {
             return Ok(None);
         };
         let mut queued = Queued {
@@ -235,17 +278,17 @@ async fn settle(
     request: &Request,
     known: Option<(String, Stat)>,
     all: &Listing,
-) -> Result<Option<(Place, Stat, Verdict)>> {
-    let own: Vec<&Place> = all.of(request.attempt()).collect();
+) -> Result<Option<(QueuePlace, Stat, Verdict)>> {
+    let own: Vec<&QueuePlace> = all.of(request.attempt()).collect();
     if let ([mine], Some((node, stat))) = (own.as_slice(), known)
         && mine.node == node
     {
         let verdict = all.verdict(mine);
         return Ok(verdict.map(|verdict| ((*mine).clone(), stat, verdict)));
     }
-    let path = |place: &Place| format!("{parent}/{}", place.node);
+    let path = |place: &QueuePlace| format!("{parent}/{}", place.node);
     let asked: Vec<_> = own.iter().map(|place| session.stat(&path(place))).collect();
-    let mut found: Vec<(&Place, Stat)> = Vec::new();
+    let mut found: Vec<(&QueuePlace, Stat)> = Vec::new();
     for (place, stat) in own.into_iter().zip(asked) {
         if let Some(stat) = stat.await? {
             found.push((place, stat));
@@ -264,7 +307,7 @@ async fn settle(
     let Some((mine, stat)) = first else {
         return Ok(None);
     };
-    let left: Vec<Place> = all
+    let left: Vec<QueuePlace> = all
         .places
         .iter()
         .filter(|place| *place == mine || !place.is_of(request.attempt()))
@@ -278,7 +321,11 @@ pub(crate) fn may_share(mode: Mode, obstacle: &Obstacle) -> bool {
     mode == Mode::Shared && obstacle.mode == Mode::Exclusive
 }
 
-async fn state_of(session: &Session, parent: &str, obstacle: &Obstacle) -> Result<State, Fault> {
+async fn state_of(
+    session: &Session,
+    parent: &str,
+    obstacle: &Obstacle,
+) -> Result<NodeState, Fault> {
     let (data, _) = session.data(&format!("{parent}/{}", obstacle.node)).await?;
     Ok(read_data(&data).0)
 }

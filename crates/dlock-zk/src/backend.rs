@@ -9,8 +9,8 @@ use dlock_core::{
 };
 
 use crate::crowd::Crowd;
+use crate::current_session::CurrentSession;
 use crate::fence::TURNS;
-use crate::link::Link;
 use crate::pace::Pace;
 use crate::quiet::Quiet;
 use crate::{Config, Style};
@@ -18,7 +18,7 @@ use crate::{Config, Style};
 /// One client of a ZooKeeper ensemble: one session, which carries all its holds. Made by [`Config::connect`].
 #[derive(Debug)]
 pub struct ZkBackend {
-    pub(crate) link: Link,
+    pub(crate) sessions: CurrentSession,
     /// Below the chroot.
     pub(crate) folder: String,
     pub(crate) chroot: String,
@@ -33,12 +33,12 @@ impl ZkBackend {
     pub(crate) async fn connect(config: Config) -> Result<Self> {
         let (folder, chroot) = (config.folder_path(), config.chroot_path().to_owned());
         let (identity, style) = (config.identity_text(), config.style_of_names());
-        let link = Link::open(config)
+        let sessions = CurrentSession::open(config)
             .await
             .map_err(|error| error.with_backend("zk").with_operation(Operation::Connect))?;
         Ok(Self {
-            capabilities: capabilities(link.ttl()),
-            link,
+            capabilities: capabilities(sessions.ttl()),
+            sessions,
             folder,
             chroot,
             style,
@@ -121,6 +121,11 @@ impl Backend for ZkBackend {
         self.list(prefix).await
     }
 
+    /// However many locks there are: a server that is silent ends the connection, and the list with it.
+    fn bounds_trips_of_list(&self) -> bool {
+        true
+    }
+
     async fn changed(&self, name: &Name, seen: Option<&str>) {
         if self.changed(name, seen).await.is_err() {
             // Those who watch look at intervals in any case.
@@ -145,7 +150,7 @@ impl Backend for ZkBackend {
     }
 
     async fn close(&self) -> Result<()> {
-        self.link.close().await;
+        self.sessions.close().await;
         Ok(())
     }
 }

@@ -27,8 +27,8 @@ pub(crate) use self::ghosts::Claim;
 use self::open::Purpose;
 pub(crate) use self::requests::Stat;
 pub(crate) use self::rounds::{Listing, in_order};
-use self::serve::{Ask, Shared, Ticket};
-pub(crate) use self::watches::{Seen, Watch};
+use self::serve::{SessionTicket, Shared, TaskMessage};
+pub(crate) use self::watches::{NodeWatch, Seen};
 use crate::config::{Access, Config};
 use crate::error::{Fault, disconnected};
 use crate::pace::Pace;
@@ -127,7 +127,7 @@ impl fmt::Display for Cause {
 impl std::error::Error for Cause {}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum State {
+enum SessionState {
     /// Connected.
     Up,
     /// Not connected at the moment.
@@ -138,7 +138,7 @@ enum State {
     Orphaned(Instant),
 }
 
-impl State {
+impl SessionState {
     fn is_over(&self) -> bool {
         matches!(self, Self::Ended(_) | Self::Orphaned(_))
     }
@@ -161,9 +161,9 @@ impl State {
 
 /// One ZooKeeper session. Dropping the last reference closes it.
 pub(crate) struct Session {
-    ticket: Ticket,
-    asks: mpsc::UnboundedSender<Ask>,
-    state: watch::Receiver<State>,
+    ticket: SessionTicket,
+    asks: mpsc::UnboundedSender<TaskMessage>,
+    state: watch::Receiver<SessionState>,
     shared: Arc<Shared>,
     pulse: pulse::Pulse,
     rounds: rounds::Rounds,
@@ -223,7 +223,7 @@ impl Session {
     pub(crate) async fn close(self, limit: Duration) -> Result<()> {
         let mut state = self.state.clone();
         drop(self);
-        match timeout(limit, state.wait_for(State::is_over)).await {
+        match timeout(limit, state.wait_for(SessionState::is_over)).await {
             Ok(Ok(state)) if state.is_confirmed() => Ok(()),
             _ => Err(disconnected()),
         }
@@ -253,8 +253,8 @@ impl Session {
     }
 
     /// The present connection.
-    pub(crate) fn line(&self) -> Line {
-        Line {
+    pub(crate) fn line(&self) -> ConnectionId {
+        ConnectionId {
             session: self.id(),
             breaks: self.breaks(),
         }
@@ -266,24 +266,24 @@ impl Session {
 
     /// Whether a request would be sent at once, as far as we know.
     pub(crate) fn is_up(&self) -> bool {
-        *self.state.borrow() == State::Up
+        *self.state.borrow() == SessionState::Up
     }
 
     /// Resolves when requests are sent at once. Before, they are refused: they would be carried out when nobody wants them any more.
     pub(crate) async fn up(&self) -> Result<()> {
         let mut state = self.state.clone();
         match state
-            .wait_for(|state| *state == State::Up || state.is_over())
+            .wait_for(|state| *state == SessionState::Up || state.is_over())
             .await
         {
-            Ok(state) if *state == State::Up => Ok(()),
+            Ok(state) if *state == SessionState::Up => Ok(()),
             _ => Err(self.ended()),
         }
     }
 
     pub(crate) fn ended(&self) -> Error {
         let cause = match &*self.state.borrow() {
-            State::Ended(cause) => cause.clone(),
+            SessionState::Ended(cause) => cause.clone(),
             _ => Cause::Closed,
         };
         Fault::Ended(cause).into()
@@ -292,7 +292,7 @@ impl Session {
 
 /// One connection of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct ConnectionId {
     pub(crate) session: i64,
     /// How often the connection was lost before.
     pub(crate) breaks: u64,
@@ -339,12 +339,12 @@ mod tests {
         let ttl = Duration::from_secs(10);
         let since = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
         for (state, ended) in [
-            (Some(State::Up), false),
-            (Some(State::Down), false),
-            (Some(State::Ended(Cause::GivenUp)), true),
-            (since(0).map(State::Orphaned), false),
-            (since(13).map(State::Orphaned), false),
-            (since(15).map(State::Orphaned), true),
+            (Some(SessionState::Up), false),
+            (Some(SessionState::Down), false),
+            (Some(SessionState::Ended(Cause::GivenUp)), true),
+            (since(0).map(SessionState::Orphaned), false),
+            (since(13).map(SessionState::Orphaned), false),
+            (since(15).map(SessionState::Orphaned), true),
         ] {
             // A machine that was started a moment ago has no such past.
             let Some(state) = state else { continue };
@@ -361,9 +361,9 @@ mod tests {
             (Cause::AuthFailed, false),
             (Cause::Shortened(Duration::ZERO), false),
         ] {
-            let state = State::Ended(cause);
+            let state = SessionState::Ended(cause);
             assert_eq!(state.is_confirmed(), confirmed, "{state:?}");
         }
-        assert!(!State::Orphaned(Instant::now()).is_confirmed());
+        assert!(!SessionState::Orphaned(Instant::now()).is_confirmed());
     }
 }

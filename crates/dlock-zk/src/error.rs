@@ -5,6 +5,8 @@ use dlock_core::{Error, ErrorKind};
 use crate::connect::{Cause, code};
 
 /// What became of one request.
+///
+/// Not the kit's [`trouble!`](dlock_core::kit::trouble), an error with facts beside it: that a node is there or not is an ordinary answer here, by which the next step is chosen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// There is no such node, or no parent for it.

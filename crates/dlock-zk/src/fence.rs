@@ -156,7 +156,7 @@ impl Fenced<'_> {
     pub async fn commit(self) -> Result<()> {
         let name = self.guard.name();
         let node = self.backend.lock_node(self.guard).await?;
-        let session = self.backend.link.session().await?;
+        let session = self.backend.sessions.session().await?;
         session.up().await?;
         match session.commit_if(&node, &self.changes).await {
             Ok(true) => Ok(()),

@@ -10,14 +10,14 @@ use crate::ZkBackend;
 use crate::acquire::gone;
 use crate::connect::Session;
 use crate::error::Fault;
-use crate::queue::{Place, State, holding, places, read_data};
+use crate::queue::{NodeState, QueuePlace, Verdict, holding, places, read_data};
 
 /// How many locks are read at the same time by `list`.
 const AT_ONCE: usize = 16;
 
 /// One place with what its node says.
 struct Entry {
-    place: Place,
+    place: QueuePlace,
     mode: Mode,
     label: String,
     czxid: i64,
@@ -35,7 +35,7 @@ impl Entry {
 
 impl ZkBackend {
     pub(crate) async fn inspect(&self, name: &Name) -> Result<LockInfo> {
-        let session = self.link.session().await?;
+        let session = self.sessions.session().await?;
         session.up().await?;
         session.sync().await?;
         let entries = self.entries(&session, name).await?;
@@ -58,24 +58,61 @@ impl ZkBackend {
     /// What befalls the trip.
     pub async fn queue_length(&self, name: &Name) -> Result<u64> {
         let asked = async {
-            let session = self.link.session().await?;
+            let session = self.sessions.session().await?;
             session.up().await?;
             let (synced, stat) = (session.sync(), session.stat(&self.lock_path(name)));
             synced.await?;
             Ok::<_, Error>(stat.await?)
         };
-        let stat = asked.await.map_err(|error: Error| {
-            error
-                .with_backend("zk")
-                .with_operation(Operation::Inspect)
-                .with_name(name)
-        })?;
+        let stat = asked.await.map_err(|error| about(name, error))?;
         Ok(stat.map_or(0, |stat| u64::try_from(stat.children).unwrap_or_default()))
     }
 
+    /// How many hold a lock or wait for it before the first task of this client that waits in its queue; `None` when none does. It reads the names of all
+    /// who stand there, in one answer, and nothing else of them; several who ask at once share it.
+    ///
+    /// With [`Order::ByClient`](dlock_core::Order::ByClient) a client has one place in the queue, whatever the number of its tasks.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), dlock_core::Error> {
+    /// use std::sync::Arc;
+    ///
+    /// let backend = Arc::new(dlock_zk::Config::from_url("zk://localhost")?.connect().await?);
+    /// let locks = dlock_core::Locks::builder(backend.clone()).build()?;
+    /// let mutex = locks.mutex("stock:42")?;
+    /// let waits = tokio::spawn(async move { mutex.lock().await });
+    /// if let Some(before) = backend.queue_position(&dlock_core::Name::new("stock:42")?).await? {
+    ///     println!("{before} are before us");
+    /// }
+    /// # waits.await.ok();
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What befalls the trip.
+    pub async fn queue_position(&self, name: &Name) -> Result<Option<u64>> {
+        let asked = async {
+            let session = self.sessions.connected().await?;
+            let all = match session.queue(&self.lock_path(name)).await {
+                Ok(all) => all,
+                Err(Fault::NoNode) => return Ok(None),
+                Err(fault) => return Err(fault.into()),
+            };
+            let is_ours =
+                |place: &QueuePlace| place.attempt.is_some_and(|id| session.has_claim(id));
+            let waits = |place: &QueuePlace| all.verdict(place) != Some(Verdict::Held);
+            let mut places = all.places.iter();
+            let before = places.position(|place| is_ours(place) && waits(place));
+            Ok(before.map(|before| u64::try_from(before).unwrap_or(u64::MAX)))
+        };
+        asked.await.map_err(|error| about(name, error))
+    }
+
+    /// Nothing limits the whole. Each answer is awaited until the connection breaks, as it does when the server is silent (see [`Pace`](crate::pace::Pace)).
     pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
-        let session = self.link.session().await?;
-        session.up().await?;
+        let session = self.sessions.connected().await?;
         let synced = session.sync();
         let listed = session.children(&self.folder);
         synced.await?;
@@ -103,7 +140,7 @@ impl ZkBackend {
 
     /// Resolves when the exclusive holder is another than `seen`, or may be. A lock whose node is not there yet cannot be watched.
     pub(crate) async fn changed(&self, name: &Name, seen: Option<&str>) -> Result<()> {
-        let session = self.link.session().await?;
+        let session = self.sessions.session().await?;
         session.up().await?;
         session.sync().await?;
         let parent = self.lock_path(name);
@@ -137,7 +174,7 @@ impl ZkBackend {
 
     /// Deletes the nodes of those who hold now.
     pub(crate) async fn break_lock(&self, name: &Name) -> Result<bool> {
-        let session = self.link.session().await?;
+        let session = self.sessions.session().await?;
         session.up().await?;
         session.sync().await?;
         let entries = self.entries(&session, name).await?;
@@ -179,7 +216,7 @@ impl ZkBackend {
             let (state, label) = read_data(&data);
             entries.push(Entry {
                 mode: match (place.mode, state) {
-                    (Mode::Exclusive, State::Downgraded) => Mode::Shared,
+                    (Mode::Exclusive, NodeState::Downgraded) => Mode::Shared,
                     (mode, _) => mode,
                 },
                 place,
@@ -206,7 +243,7 @@ impl ZkBackend {
 
     /// The path of the node with which an owner holds, below the chroot.
     pub(crate) async fn node_of(&self, name: &Name, owner: &str) -> Result<Option<String>> {
-        let session = self.link.session().await?;
+        let session = self.sessions.session().await?;
         session.up().await?;
         let parent = self.lock_path(name);
         let children = match session.children(&parent).await {
@@ -221,6 +258,13 @@ impl ZkBackend {
         });
         Ok(mine.map(|place| format!("{parent}/{}", place.node)))
     }
+}
+
+fn about(name: &Name, error: Error) -> Error {
+    error
+        .with_backend("zk")
+        .with_operation(Operation::Inspect)
+        .with_name(name)
 }
 
 fn modes(entries: &[Entry]) -> Vec<Mode> {

@@ -4,11 +4,11 @@
 //! its `InterProcessMutex` stands in the same queue and takes every place of ours for one like its own. What an attempt may do follows
 //! from the names of those who came before it; they can only leave, and nobody can come in between.
 
-mod place;
+mod places;
 
 use dlock_core::Mode;
 
-pub(crate) use self::place::{Place, State, node_data, node_prefix, places, read_data};
+pub(crate) use self::places::{NodeState, QueuePlace, node_data, node_prefix, places, read_data};
 
 /// What an attempt may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,16 +35,16 @@ pub(crate) struct Obstacle {
 }
 
 /// What `mine` may do in a queue of `all`, which are in the order of creation; `None` when its node is not there any more.
-pub(crate) fn verdict(mine: &Place, all: &[Place]) -> Option<Verdict> {
+pub(crate) fn verdict(mine: &QueuePlace, all: &[QueuePlace]) -> Option<Verdict> {
     let index = all.iter().position(|place| place.node == mine.node)?;
     Some(verdict_behind(mine.mode, all.get(..index)?))
 }
 
 /// What somebody may do who stands behind these, which are in the order of creation.
-pub(crate) fn verdict_behind(mode: Mode, ahead: &[Place]) -> Verdict {
+pub(crate) fn verdict_behind(mode: Mode, ahead: &[QueuePlace]) -> Verdict {
     match mode {
         Mode::Shared => {
-            let is_writer = |place: &&Place| place.mode != Mode::Shared;
+            let is_writer = |place: &&QueuePlace| place.mode != Mode::Shared;
             let mut writers = ahead.iter().rev().filter(is_writer);
             let (nearest, last) = (writers.next(), writers.next().is_none());
             let readers_hold = ahead.first().is_some_and(|place| place.mode == mode);
@@ -57,7 +57,7 @@ pub(crate) fn verdict_behind(mode: Mode, ahead: &[Place]) -> Verdict {
 }
 
 /// Behind this one, if there is one.
-fn behind(nearest: Option<&Place>, last: bool, passing: bool) -> Verdict {
+fn behind(nearest: Option<&QueuePlace>, last: bool, passing: bool) -> Verdict {
     match nearest {
         None => Verdict::Held,
         Some(nearest) => Verdict::Wait(Obstacle {
@@ -69,7 +69,7 @@ fn behind(nearest: Option<&Place>, last: bool, passing: bool) -> Verdict {
     }
 }
 
-fn permit(limit: u32, ahead: &[Place]) -> Verdict {
+fn permit(limit: u32, ahead: &[QueuePlace]) -> Verdict {
     let other = ahead.iter().find_map(|place| match place.mode {
         Mode::Permit { limit: used } if used != limit => Some(used),
         _ => None,
@@ -78,7 +78,7 @@ fn permit(limit: u32, ahead: &[Place]) -> Verdict {
         return Verdict::Conflict(used);
     }
     let limit = limit as usize;
-    let is_permit = |place: &&Place| matches!(place.mode, Mode::Permit { .. });
+    let is_permit = |place: &&QueuePlace| matches!(place.mode, Mode::Permit { .. });
     let since_other = ahead.iter().rev().take_while(is_permit).count();
     match (ahead.len() - since_other, since_other) {
         (0, permits) if permits < limit => Verdict::Held,
@@ -121,7 +121,7 @@ mod tests {
     const EXCLUSIVE: Mode = Mode::Exclusive;
     const PERMIT: Mode = Mode::Permit { limit: 2 };
 
-    fn queue(places: &[(Mode, i64)]) -> Vec<Place> {
+    fn queue(places: &[(Mode, i64)]) -> Vec<QueuePlace> {
         places
             .iter()
             .map(|(mode, sequence)| {
@@ -129,7 +129,7 @@ mod tests {
                     "{}{sequence:010}",
                     node_prefix(crate::Style::Mutex, AttemptId::new(), *mode, false)
                 );
-                Place::parse(&node).expect("our own form")
+                QueuePlace::parse(&node).expect("our own form")
             })
             .collect()
     }
@@ -176,7 +176,7 @@ mod tests {
             (EXCLUSIVE, -2_147_483_648),
             (EXCLUSIVE, 2_147_483_647),
         ]);
-        let worn_out: Vec<bool> = all.iter().map(Place::is_worn_out).collect();
+        let worn_out: Vec<bool> = all.iter().map(QueuePlace::is_worn_out).collect();
         assert_eq!(worn_out, [false, true, true, true, true]);
         for (czxid, place) in (100..).zip(&mut all) {
             place.czxid = Some(czxid);
@@ -210,7 +210,9 @@ mod tests {
             let mut all = Vec::new();
             for (sequence, (mode, tries)) in places.iter().enumerate() {
                 let prefix = node_prefix(crate::Style::Mutex, AttemptId::new(), *mode, *tries);
-                all.push(Place::parse(&format!("{prefix}{sequence:010}")).expect("our own form"));
+                all.push(
+                    QueuePlace::parse(&format!("{prefix}{sequence:010}")).expect("our own form"),
+                );
             }
             match verdict_behind(SHARED, &all) {
                 Verdict::Wait(obstacle) => obstacle.passing,

@@ -12,7 +12,7 @@ use dlock_core::Name;
 use futures::FutureExt;
 
 use crate::acquire::Telling;
-use crate::connect::Line;
+use crate::connect::ConnectionId;
 
 /// How many locks are remembered. Each costs a watch.
 const MOST: usize = 1024;
@@ -35,7 +35,7 @@ enum Known {
     Used,
     /// All places up to a number are gone.
     Free {
-        line: Line,
+        line: ConnectionId,
         up_to: i64,
         watch: Telling,
         /// Nobody else came between our last two places.
@@ -49,12 +49,12 @@ impl Quiet {
     }
 
     /// Whether it is worth a try without reading the queue.
-    pub(crate) fn is_likely_free(&self, name: &Name, line: Line) -> bool {
+    pub(crate) fn is_likely_free(&self, name: &Name, line: ConnectionId) -> bool {
         self.look(name, line, |_, alone| *alone).unwrap_or(false)
     }
 
     /// Whether the place with this number is the only one. Asked after the place was created.
-    pub(crate) fn is_only(&self, name: &Name, line: Line, sequence: i64) -> bool {
+    pub(crate) fn is_only(&self, name: &Name, line: ConnectionId, sequence: i64) -> bool {
         self.look(name, line, |up_to, alone| {
             // The counter's last number is given more than once.
             *alone = sequence == *up_to + 1 && (0..i64::from(i32::MAX)).contains(&sequence);
@@ -64,7 +64,7 @@ impl Quiet {
     }
 
     /// Whether a release should bring a watch with it.
-    pub(crate) fn wants_watch(&self, name: &Name, line: Line) -> bool {
+    pub(crate) fn wants_watch(&self, name: &Name, line: ConnectionId) -> bool {
         if self.look(name, line, |_, _| ()).is_some() {
             return false;
         }
@@ -76,7 +76,13 @@ impl Quiet {
     }
 
     /// All places up to this number are gone. `watch` was set before the last of them went.
-    pub(crate) fn left(&self, name: &Name, line: Line, sequence: i64, watch: Option<Telling>) {
+    pub(crate) fn left(
+        &self,
+        name: &Name,
+        line: ConnectionId,
+        sequence: i64,
+        watch: Option<Telling>,
+    ) {
         if let Some(watch) = watch {
             let known = Known::Free {
                 line,
@@ -94,7 +100,7 @@ impl Quiet {
     fn look<T>(
         &self,
         name: &Name,
-        line: Line,
+        line: ConnectionId,
         look: impl FnOnce(&mut i64, &mut bool) -> T,
     ) -> Option<T> {
         let mut names = self.names();
@@ -122,11 +128,11 @@ mod tests {
     use crate::connect::Seen;
     use tokio::sync::oneshot;
 
-    const LINE: Line = Line {
+    const LINE: ConnectionId = ConnectionId {
         session: 1,
         breaks: 0,
     };
-    const OTHER_SESSION: Line = Line {
+    const OTHER_SESSION: ConnectionId = ConnectionId {
         session: 2,
         breaks: 0,
     };
@@ -188,7 +194,7 @@ mod tests {
         let (_tell, watch) = watch();
         quiet.left(&name, LINE, 0, watch);
         assert!(quiet.is_only(&name, LINE, 1));
-        assert!(!quiet.is_only(&name, Line { breaks: 1, ..LINE }, 2));
+        assert!(!quiet.is_only(&name, ConnectionId { breaks: 1, ..LINE }, 2));
     }
 
     #[test]

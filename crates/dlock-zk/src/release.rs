@@ -4,17 +4,17 @@ use dlock_core::backend::Lease;
 use dlock_core::{Error, ErrorKind, Mode, Released, Result};
 
 use crate::ZkBackend;
-use crate::acquire::{Node, Telling};
+use crate::acquire::{HeldNode, Telling};
 use crate::error::{Fault, not_ours};
-use crate::queue::{State, node_data};
+use crate::queue::{NodeState, node_data};
 
 impl ZkBackend {
     /// Deletes the hold's node. Its name holds the attempt's id and is never used again, so nobody else's can be meant (C6).
     ///
     /// A hold of a session that has ended is looked for as well: the server may not have cleaned up yet.
     pub(crate) async fn release(&self, lease: &Lease) -> Result<Released> {
-        let node = lease.native::<Node>().ok_or_else(not_ours)?;
-        let session = self.link.session().await?;
+        let node = lease.native::<HeldNode>().ok_or_else(not_ours)?;
+        let session = self.sessions.session().await?;
         session.up().await?;
         // Whoever held alone, and first, knows that nobody is before the next one.
         let was_alone = lease.mode() == Mode::Exclusive && node.session == session.id();
@@ -44,10 +44,10 @@ impl ZkBackend {
     /// Writes into the node that it is a reader's now. Its place stays, so nobody gets in between; readers that wait for it watch
     /// its data.
     pub(crate) async fn downgrade(&self, lease: &Lease) -> Result<()> {
-        let node = lease.native::<Node>().ok_or_else(not_ours)?;
-        let session = self.link.session().await?;
+        let node = lease.native::<HeldNode>().ok_or_else(not_ours)?;
+        let session = self.sessions.session().await?;
         session.up().await?;
-        let data = node_data(State::Downgraded, &node.label);
+        let data = node_data(NodeState::Downgraded, &node.label);
         match session.set_data(&node.path, &data).await {
             Ok(()) => Ok(()),
             Err(Fault::NoNode) => Err(Error::new(

@@ -7,19 +7,19 @@ use dlock_core::backend::{Lease, Renewal};
 use dlock_core::{Error, ErrorKind, LossReason};
 
 use crate::ZkBackend;
-use crate::acquire::Node;
+use crate::acquire::HeldNode;
 use crate::connect::Session;
 use crate::error::{Fault, disconnected, not_ours};
-use crate::queue::{State, node_data};
+use crate::queue::{NodeState, node_data};
 
 impl ZkBackend {
     /// One trip for all: an empty transaction, which needs a majority, and behind it a look at each node. A heartbeat would not do, nor a `sync`: a
     /// follower that has lost its leader answers the one, and a leader that has lost its followers the other, for some time.
     pub(crate) async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        let session = match self.link.current() {
+        let session = match self.sessions.current() {
             Some(session) if session.is_ended() => session,
             // Taken up again, if its runtime has ended.
-            Some(_) => match self.link.session().await {
+            Some(_) => match self.sessions.session().await {
                 Ok(session) => session,
                 Err(error) => return failed(leases, &error),
             },
@@ -56,7 +56,7 @@ impl ZkBackend {
 /// Sends the question at once, as long as the session is the hold's own.
 fn look(session: &Session, lease: &Arc<Lease>) -> impl Future<Output = Renewal> + use<> {
     let lease = lease.clone();
-    let asked = match lease.native::<Node>() {
+    let asked = match lease.native::<HeldNode>() {
         None => Err(Renewal::Failed(not_ours())),
         Some(node) if node.session != session.id() => Err(Renewal::Lost(LossReason::SessionEnded)),
         Some(node) => Ok((session.stat(&node.path), tell_again(session, node))),
@@ -73,7 +73,7 @@ fn look(session: &Session, lease: &Arc<Lease>) -> impl Future<Output = Renewal> 
         };
         if let Some(told) = told
             && told.await.is_err()
-            && let Some(node) = lease.native::<Node>()
+            && let Some(node) = lease.native::<HeldNode>()
         {
             node.untold.store(true, Ordering::Relaxed);
         }
@@ -84,10 +84,10 @@ fn look(session: &Session, lease: &Arc<Lease>) -> impl Future<Output = Renewal> 
 /// A permit's word to its successor may have been lost with a connection.
 fn tell_again(
     session: &Session,
-    node: &Node,
+    node: &HeldNode,
 ) -> Option<impl Future<Output = Result<(), Fault>> + use<>> {
     let untold = node.untold.swap(false, Ordering::Relaxed);
-    untold.then(|| session.set_data(&node.path, &node_data(State::Granted, &node.label)))
+    untold.then(|| session.set_data(&node.path, &node_data(NodeState::Granted, &node.label)))
 }
 
 fn failed(leases: &[Arc<Lease>], error: &Error) -> Vec<Renewal> {

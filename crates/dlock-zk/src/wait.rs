@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use dlock_core::backend::{Busy, Outcome, Request};
 use dlock_core::{Error, ErrorKind, Mode, Moment, Result};
+use futures::FutureExt;
 
 use crate::ZkBackend;
 use crate::acquire::{Queued, Telling, may_share, removed};
-use crate::connect::{Seen, Watch, in_order};
+use crate::connect::{NodeWatch, Seen, in_order};
 use crate::error::{Fault, disconnected};
-use crate::queue::{Obstacle, State, Verdict, node_data, read_data, verdict};
+use crate::queue::{NodeState, Obstacle, Verdict, node_data, read_data, verdict};
 
 /// A waiter looks at its place and the one before it about this often without being woken. Watches are reliable; this is for what
 /// nobody thought of.
@@ -82,6 +83,7 @@ impl Queued {
             Err(Fault::Broken(_)) => return Ok(Woken::Look),
             Err(fault) => return Err(fault.into()),
             Ok((data, watch)) => match self.read_state(obstacle, &data) {
+                Some(Woken::Held) => return self.hold_if_there(request).await,
                 Some(woken) => return self.woken(woken, request).await,
                 None => match self.watch(watch, Some(obstacle), request).await? {
                     Some(seen) => seen,
@@ -93,7 +95,9 @@ impl Queued {
             Seen::SessionEnded => Err(self.session.ended()),
             // Nobody is before us any more. Our own node was still there when the last one went: on one connection its watch would
             // have told first. So the lock is ours, without a further trip.
-            Seen::Deleted if obstacle.last && self.is_sure(breaks, request) => Ok(Woken::Held),
+            Seen::Deleted if obstacle.last && self.is_sure(breaks, request) => {
+                self.hold_if_there(request).await
+            }
             Seen::Deleted if obstacle.last => {
                 self.confirm(request).await?;
                 Ok(Woken::Held)
@@ -105,9 +109,9 @@ impl Queued {
     /// What the state of the place before ours means for us; `None`: wait.
     fn read_state(&self, obstacle: &Obstacle, data: &[u8]) -> Option<Woken> {
         match (read_data(data).0, obstacle.mode) {
-            (State::Downgraded, _) if may_share(self.mine.mode, obstacle) => Some(Woken::Held),
+            (NodeState::Downgraded, _) if may_share(self.mine.mode, obstacle) => Some(Woken::Held),
             // It was granted between our look at the queue and the watch.
-            (State::Granted, Mode::Permit { .. }) => Some(Woken::Look),
+            (NodeState::Granted, Mode::Permit { .. }) => Some(Woken::Look),
             _ => None,
         }
     }
@@ -152,7 +156,7 @@ impl Queued {
     }
 
     /// Watches the place before ours, and our own if it is not watched yet, in one trip.
-    async fn watch_both(&mut self, before: &str) -> Result<Result<(Vec<u8>, Watch), Fault>> {
+    async fn watch_both(&mut self, before: &str) -> Result<Result<(Vec<u8>, NodeWatch), Fault>> {
         self.session.up().await?;
         let path = self.path_of(&self.mine.node);
         let own = self.own.is_none().then(|| self.session.watch_data(&path));
@@ -182,6 +186,26 @@ impl Queued {
     /// After a reconnect, events come in no order: that of the place before ours may come before the one of our own.
     fn is_sure(&self, breaks: u64, request: &Request) -> bool {
         self.own.is_some() && self.session.breaks() == breaks && self.is_recent(request)
+    }
+
+    /// Nobody is in the way of our node: it holds, if it is there.
+    ///
+    /// The watch on it may have been set for one who was before us earlier, and have fired since: when somebody deletes our node and then the last one before us,
+    /// after we have looked and before we watch that one, the read of that one says that it is gone, and our own watch has told already, but was not listened to.
+    async fn hold_if_there(&mut self, request: &Request) -> Result<Woken> {
+        // Without tokio's budget, by which a task that has done much may be told that nothing has come though it has.
+        let own = self.own.as_mut();
+        let told = own.and_then(|own| tokio::task::unconstrained(own).now_or_never());
+        match told {
+            None => {}
+            Some(Seen::Deleted) => return Err(removed()),
+            Some(Seen::SessionEnded) => return Err(self.session.ended()),
+            Some(Seen::Changed) => {
+                self.own = None;
+                self.confirm(request).await?;
+            }
+        }
+        Ok(Woken::Held)
     }
 
     /// When a session that was not heard of since [`sent`](Queued::sent) has ended, and our place with it.
@@ -236,7 +260,7 @@ impl Queued {
     /// could not be heard of for its whole time is given up, and the place with it, but not before.
     async fn watch(
         &mut self,
-        watch: Watch,
+        watch: NodeWatch,
         obstacle: Option<&Obstacle>,
         request: &Request,
     ) -> Result<Option<Seen>> {
@@ -292,7 +316,7 @@ impl Queued {
         // Our own watch would fire on our own word.
         self.own = None;
         if self.tells(request) {
-            let data = node_data(State::Granted, request.label());
+            let data = node_data(NodeState::Granted, request.label());
             drop(self.session.set_data(&self.path_of(&self.mine.node), &data));
         }
     }

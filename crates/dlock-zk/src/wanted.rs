@@ -12,7 +12,7 @@ impl ZkBackend {
     pub(crate) async fn wanted(&self, lease: &Lease) -> Result<()> {
         let parent = self.lock_path(lease.name());
         loop {
-            let session = self.link.session().await?;
+            let session = self.sessions.session().await?;
             session.up().await?;
             let (children, watch) = session.watch_children(&parent).await?;
             let waits = match lease.mode() {
@@ -32,7 +32,7 @@ impl ZkBackend {
 
     /// Whether somebody of another client waits for a lock.
     pub(crate) async fn others_wait(&self, name: &Name) -> Result<bool> {
-        let session = self.link.session().await?;
+        let session = self.sessions.session().await?;
         session.up().await?;
         let waiters = self.waiters(&session, name).await?;
         Ok(waiters

@@ -3,9 +3,9 @@
 use dlock_core::Mode;
 
 use crate::key::LockKeys;
-use crate::place::questions;
+use crate::position::questions;
 use crate::queue;
-use crate::txn::{About, Answer, Query, Row, Step, Txn, When};
+use crate::txn::{About, Query, Row, Step, Txn, TxnAnswer, When};
 
 /// How a try makes sure that nobody stands in its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Look {
     }
 
     /// What to do after a look at those who were there; `None` when they stand in the way.
-    pub(super) fn after(mode: Mode, answer: &Answer) -> Option<Self> {
+    pub(super) fn after(mode: Mode, answer: &TxnAnswer) -> Option<Self> {
         match mode {
             Mode::Shared => {
                 // A writer that has become a reader holds, so no other writer is before it.

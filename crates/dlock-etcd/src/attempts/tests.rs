@@ -138,6 +138,31 @@ fn a_key_that_a_late_delete_could_meet_is_given_to_nobody() {
 }
 
 #[test]
+fn a_key_is_given_again_when_no_late_delete_can_come_any_more() {
+    // However short the limit for entries is.
+    let mut attempts = Attempts::new(Duration::from_secs(1));
+    assert_eq!(attempts.late_delete_limit, LATE_DELETES);
+    assert_eq!(
+        Attempts::new(2 * LATE_DELETES).late_delete_limit,
+        2 * LATE_DELETES
+    );
+    // Every request is too late at once.
+    attempts.late_delete_limit = Duration::ZERO;
+    let keys: HashSet<Vec<u8>> = (0..100)
+        .map(|_| {
+            let request = request();
+            let key = seat(&attempts, &request, 7).expect("a seat");
+            assert!(attempts.delete(request.attempt()));
+            attempts.over(request.attempt());
+            key
+        })
+        .collect();
+    // One that was retired is given back when the next one is, so two are in use in turn.
+    assert!(keys.len() <= 2, "{} keys", keys.len());
+    assert!(attempts.known().retired.len() <= 1);
+}
+
+#[test]
 fn a_thread_that_comes_late_with_an_old_lease_frees_no_key_of_the_new_one() {
     let attempts = attempts();
     let (holds, retired, stale, next) = (request(), request(), request(), request());

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use etcd_client::{Client, LeaseGrantOptions, LeaseTimeToLiveOptions, ResponseHeader};
 
-use super::Link;
+use super::Cluster;
 use crate::error::{Cause, Trouble};
 
-impl Link {
+impl Cluster {
     /// Grants a lease with this id, and tells how long it lasts.
     pub(crate) async fn grant(
         &self,

@@ -1,10 +1,9 @@
 //! Watches.
 
-use etcd_client::{
-    Client, Error as EtcdError, WatchFilterType, WatchOptions, WatchResponse, WatchStream,
-};
+use etcd_client::{Client, Error as EtcdError, WatchFilterType, WatchOptions, WatchStream};
 
-use super::Link;
+use super::Cluster;
+use super::news::{News, Seen};
 use crate::error::Trouble;
 use crate::txn::Range;
 
@@ -22,30 +21,21 @@ pub(crate) struct Watching<'a> {
 
 /// A watch that is in place.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct KeyWatch {
     stream: WatchStream,
-    own: Vec<u8>,
-    seen: i64,
-    /// The node that serves it.
-    pub(crate) node: usize,
+    news: News,
+    /// The member that serves it.
+    pub(crate) member: usize,
     /// Everything after this revision is told.
     pub(crate) since: i64,
 }
 
-/// What a watch tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
-    /// Whether it was our own key that ended, or something in the range.
-    pub(crate) own: bool,
-    pub(crate) revision: i64,
-}
-
-impl Link {
+impl Cluster {
     /// Watches keys from now on. The watch is in place when this returns.
     ///
     /// "From now on" and not from the revision that the caller has read: a watch that starts at a revision which has passed is
-    /// served by the server's 100 ms loop. The caller compares [`Watch::since`] with what it has read.
-    pub(crate) async fn watch(&self, what: Watching<'_>) -> Result<Watch, Trouble> {
+    /// served by the server's 100 ms loop. The caller compares [`KeyWatch::since`] with what it has read.
+    pub(crate) async fn watch(&self, what: Watching<'_>) -> Result<KeyWatch, Trouble> {
         // Two watches are two trips, one after the other.
         let limit = what.own.map(|_| self.answer_timeout * 2);
         let told = self
@@ -70,11 +60,10 @@ impl Link {
             })
             .await?;
         let (stream, since) = told.value;
-        Ok(Watch {
+        Ok(KeyWatch {
             stream,
-            own: what.own.unwrap_or_default().to_vec(),
-            seen: what.seen,
-            node: told.node,
+            news: News::after(what.seen, what.own.unwrap_or_default()),
+            member: told.member,
             since,
         })
     }
@@ -105,7 +94,7 @@ async fn in_place(stream: &mut WatchStream) -> Result<i64, EtcdError> {
     }
 }
 
-impl Watch {
+impl KeyWatch {
     /// Resolves with an event. A watch that ended, for whatever reason, is an error: open another.
     pub(crate) async fn event(&mut self) -> Result<Seen, Trouble> {
         loop {
@@ -116,7 +105,9 @@ impl Watch {
                 let why = message.cancel_reason().to_owned();
                 return Err(EtcdError::WatchError(format!("the server ended it: {why}")).into());
             }
-            if let Some(seen) = self.read(&message) {
+            let events = message.events().iter().filter_map(|event| event.kv());
+            let events = events.map(|kv| (kv.key(), kv.mod_revision()));
+            if let Some(seen) = self.news.first(events) {
                 return Ok(seen);
             }
         }
@@ -124,46 +115,6 @@ impl Watch {
 
     /// From now on only what happened after this revision is news.
     pub(crate) fn knows(&mut self, seen: i64) {
-        self.seen = seen;
-    }
-
-    fn read(&self, message: &WatchResponse) -> Option<Seen> {
-        let events = message.events().iter().filter_map(|event| event.kv());
-        let events = events.map(|kv| (kv.key(), kv.mod_revision()));
-        first_news(self.seen, &self.own, events)
-    }
-}
-
-/// The first event that was not known before. A server that lags behind also tells of what was: of the end of an earlier entry with the
-/// same key, for example, and whoever took that for the end of the holder would be a second one.
-fn first_news<'a>(
-    seen: i64,
-    own: &[u8],
-    events: impl IntoIterator<Item = (&'a [u8], i64)>,
-) -> Option<Seen> {
-    let mut events = events.into_iter();
-    let (key, revision) = events.find(|(_, revision)| *revision > seen)?;
-    Some(Seen {
-        own: key == own,
-        revision,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_of_an_earlier_entry_with_the_same_key_is_no_news() {
-        let event = |key: &'static str, revision| (key.as_bytes(), revision);
-        assert_eq!(first_news(7, b"own", [event("a", 6), event("a", 7)]), None);
-        let seen = first_news(7, b"own", [event("own", 6), event("a", 8), event("own", 9)]);
-        let expected = Seen {
-            own: false,
-            revision: 8,
-        };
-        assert_eq!(seen, Some(expected));
-        let seen = first_news(7, b"own", [event("own", 8), event("a", 9)]);
-        assert!(seen.is_some_and(|seen| seen.own));
+        self.news.knows(seen);
     }
 }

@@ -5,7 +5,7 @@ use etcd_client::{
     Txn as ClientTxn, TxnOp, TxnOpResponse, TxnResponse,
 };
 
-use crate::txn::{Answer, Found, Order, Query, Range, Row, Step, Txn, Want, When};
+use crate::txn::{Found, Order, Query, Range, Row, Step, Txn, TxnAnswer, Want, When};
 
 pub(super) fn to_client(txn: &Txn) -> ClientTxn {
     let mut when = Vec::with_capacity(txn.when.len() + 1);
@@ -108,11 +108,11 @@ pub(super) fn row(kv: KeyValue) -> Row {
 }
 
 /// The store answers in the order of the steps; from here on an answer has the name of its question.
-pub(super) fn answer(txn: &Txn, response: TxnResponse) -> Answer {
-    let mut answer = Answer {
+pub(super) fn answer(txn: &Txn, response: TxnResponse) -> TxnAnswer {
+    let mut answer = TxnAnswer {
         succeeded: response.succeeded(),
         revision: response.header().map_or(0, |header| header.revision()),
-        ..Answer::default()
+        ..TxnAnswer::default()
     };
     let steps = if answer.succeeded {
         &txn.then

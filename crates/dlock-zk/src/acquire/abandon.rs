@@ -13,11 +13,11 @@ impl ZkBackend {
     /// It is final. The requests of one session are carried out in the order in which they were sent; when the session moves to another
     /// connection, the server refuses what is left of the old one. So after this session's `sync` and read, a create that was
     /// under way in the same session is either seen or will never be. An earlier session is known to have ended before this one began,
-    /// see [`Link::session`](crate::link::Link::session), and a create of it with it. And no new request of this
+    /// see [`CurrentSession::session`](crate::current_session::CurrentSession::session), and a create of it with it. And no new request of this
     /// attempt is made, because the attempt is known only in this process, which remembers.
     pub(crate) async fn abandon(&self, request: &Request) -> Result<()> {
         kit::remember_abandoned(request.attempt());
-        let session = self.link.session().await?;
+        let session = self.sessions.session().await?;
         session.up().await?;
         let parent = self.lock_path(request.name());
         let all = match session.queue(&parent).await {

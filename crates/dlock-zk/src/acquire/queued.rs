@@ -10,11 +10,11 @@ use dlock_core::{Error, ErrorKind, HeldNow, Mode, Moment, Result, kit};
 use super::gone;
 use crate::connect::{Claim, Listing, Seen, Session};
 use crate::error::Fault;
-use crate::queue::{Place, Verdict};
+use crate::queue::{QueuePlace, Verdict};
 
 /// What the backend needs to find a hold again.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct HeldNode {
     pub(crate) path: String,
     pub(crate) sequence: i64,
     pub(crate) session: i64,
@@ -30,7 +30,7 @@ pub(crate) struct Queued {
     pub(crate) session: Arc<Session>,
     pub(super) claim: Arc<Claim>,
     pub(crate) parent: String,
-    pub(crate) mine: Place,
+    pub(crate) mine: QueuePlace,
     pub(super) czxid: i64,
     /// What it may do in the queue as it was last read. The queue itself is not kept: thousands may wait.
     pub(crate) verdict: Verdict,
@@ -73,7 +73,7 @@ impl Queued {
 
     /// The lock is ours, and the session lived when our last answered request was sent.
     pub(crate) fn held(&self, request: &Request) -> Result<Outcome> {
-        let node = Node {
+        let node = HeldNode {
             path: self.path_of(&self.mine.node),
             sequence: self.mine.sequence,
             session: self.session.id(),

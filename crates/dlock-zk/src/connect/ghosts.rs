@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::jute::{Reader, Writer};
-use super::serve::{Ask, Call, Core};
+use super::serve::{Call, Core, TaskMessage};
 use super::talk::{Awaited, Talk};
 use super::{Session, op};
-use crate::queue::Place;
+use crate::queue::QueuePlace;
 
 /// Whose places are wanted, and how many say so.
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ impl Claims {
         let claimed = self.all();
         let is_ghost = |path: &String| {
             let node = path.rsplit('/').next().unwrap_or_default();
-            Place::parse(node)
+            QueuePlace::parse(node)
                 .and_then(|place| place.attempt)
                 .is_some_and(|attempt| !claimed.contains_key(&attempt))
         };
@@ -103,7 +103,7 @@ impl Core {
                 };
                 // If the session is over, so is the place.
                 if let Some(asks) = asks.upgrade() {
-                    let _ = asks.send(Ask::Request(call));
+                    let _ = asks.send(TaskMessage::Request(call));
                 }
             }
         });

@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::jute::{Reader, Writer};
-use super::sasl::{self, Answer};
-use super::serve::{AUTH, Core, Ticket, beat};
+use super::sasl::{self, DigestAnswer};
+use super::serve::{AUTH, Core, SessionTicket, beat};
 use super::talk::{Awaited, Talk};
 use super::{Cause, op};
 use crate::config::Auth;
@@ -113,7 +113,7 @@ impl Core {
     ) -> Result<(), Cause> {
         let question = self.sasl_step(talk, limit, b"").await?;
         let nonce = uuid::Uuid::new_v4().simple().to_string();
-        let answer = Answer::new(&question, login, sasl::ZOOKEEPER, &nonce)?;
+        let answer = DigestAnswer::new(&question, login, sasl::ZOOKEEPER, &nonce)?;
         let last = self.sasl_step(talk, limit, answer.text.as_bytes()).await?;
         // Who does not know the password is not the server that it was agreed with.
         if answer.is_proven_by(&last) {
@@ -162,7 +162,7 @@ impl Core {
             .0
     }
 
-    fn accept(&mut self, ticket: Option<Ticket>) -> Result<(), Cause> {
+    fn accept(&mut self, ticket: Option<SessionTicket>) -> Result<(), Cause> {
         let ticket = ticket.filter(|ticket| ticket.id != 0 && !ticket.ttl.is_zero());
         let ticket = ticket.ok_or(Cause::Expired)?;
         // Another session than the one that was asked for has none of our places.
@@ -179,10 +179,10 @@ impl Core {
     }
 }
 
-fn read_ticket(message: &[u8]) -> Result<Ticket, Cause> {
+fn read_ticket(message: &[u8]) -> Result<SessionTicket, Cause> {
     let mut message = Reader(message);
     let (_version, ttl, id) = (message.int()?, message.int()?, message.long()?);
-    Ok(Ticket {
+    Ok(SessionTicket {
         id,
         ttl: Duration::from_millis(ttl.max(0).unsigned_abs().into()),
         password: message.bytes()?.to_vec(),

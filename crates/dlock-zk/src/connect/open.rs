@@ -16,7 +16,7 @@ use super::pulse::Pulse;
 use super::rounds::Rounds;
 use super::serve::{Core, LastWord, Shared, Task};
 use super::watches::Watches;
-use super::{Cause, Session, State, acls};
+use super::{Cause, Session, SessionState, acls};
 use crate::config::Config;
 use crate::error::Fault;
 
@@ -130,7 +130,7 @@ fn begin(
     Ok(async move {
         let talk = core.connect().await?;
         let ticket = core.ticket.clone().ok_or(Cause::Garbled)?;
-        let (tell, state) = watch::channel(State::Up);
+        let (tell, state) = watch::channel(SessionState::Up);
         let task = Task {
             core,
             asks: asked,

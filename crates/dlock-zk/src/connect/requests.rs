@@ -5,14 +5,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 
 use super::jute::{Reader, Writer};
-use super::serve::{Ask, Call};
+use super::serve::{Call, TaskMessage};
 use super::talk::Reply;
 use super::watches::Kind;
-use super::{Acl, Cause, Session, Watch, code, op};
+use super::{Acl, Cause, NodeWatch, Session, code, op};
 use crate::error::Fault;
 use crate::fence::Change;
 
-type Answer<T> = std::result::Result<T, Fault>;
+type Replied<T> = std::result::Result<T, Fault>;
 
 /// Whatever its version.
 const ANY: i32 = -1;
@@ -63,7 +63,7 @@ impl Session {
         op: i32,
         body: Writer,
         watch: Option<(Kind, String)>,
-    ) -> impl Future<Output = Answer<Reply>> + Send + use<> {
+    ) -> impl Future<Output = Replied<Reply>> + Send + use<> {
         let (reply, answer) = oneshot::channel();
         let call = Call {
             op,
@@ -72,7 +72,7 @@ impl Session {
             reply,
         };
         // If the task has ended, it drops the call, and the answer is that.
-        let _ = self.asks.send(Ask::Request(call));
+        let _ = self.asks.send(TaskMessage::Request(call));
         async move { Ok(answer.await.unwrap_or(Err(Cause::Closed))?) }
     }
 
@@ -90,7 +90,7 @@ impl Session {
         path: &str,
         data: &[u8],
         flags: i32,
-    ) -> impl Future<Output = Answer<Reply>> + Send + use<> {
+    ) -> impl Future<Output = Replied<Reply>> + Send + use<> {
         let body = create_body(path, data, &self.acls, flags);
         self.call(op, body, None)
     }
@@ -102,7 +102,7 @@ impl Session {
         &self,
         prefix: &str,
         data: &[u8],
-    ) -> impl Future<Output = Answer<(String, Stat)>> + Send + use<> {
+    ) -> impl Future<Output = Replied<(String, Stat)>> + Send + use<> {
         let prefix = self.full(prefix);
         let created = self.create(op::CREATE, &prefix, data, EPHEMERAL_SEQUENTIAL);
         async move {
@@ -118,12 +118,12 @@ impl Session {
     pub(crate) fn create_container(
         &self,
         path: &str,
-    ) -> impl Future<Output = Answer<()>> + Send + use<> {
+    ) -> impl Future<Output = Replied<()>> + Send + use<> {
         let created = self.create(op::CREATE_CONTAINER, &self.full(path), b"", CONTAINER);
         async move { created.await.map(drop) }
     }
 
-    pub(crate) fn delete(&self, path: &str) -> impl Future<Output = Answer<()>> + Send + use<> {
+    pub(crate) fn delete(&self, path: &str) -> impl Future<Output = Replied<()>> + Send + use<> {
         let body = Writer::default().text(&self.full(path)).int(ANY);
         let deleted = self.call(op::DELETE, body, None);
         async move { deleted.await.map(drop) }
@@ -132,7 +132,7 @@ impl Session {
     pub(crate) fn children(
         &self,
         path: &str,
-    ) -> impl Future<Output = Answer<(Vec<String>, Stat)>> + Send + use<> {
+    ) -> impl Future<Output = Replied<(Vec<String>, Stat)>> + Send + use<> {
         let body = Writer::default().text(&self.full(path)).bool(false);
         let listed = self.call(op::GET_CHILDREN, body, None);
         async move {
@@ -145,7 +145,7 @@ impl Session {
     pub(crate) fn watch_children(
         &self,
         path: &str,
-    ) -> impl Future<Output = Answer<(Vec<String>, Watch)>> + Send + use<> {
+    ) -> impl Future<Output = Replied<(Vec<String>, NodeWatch)>> + Send + use<> {
         let path = self.full(path);
         let body = Writer::default().text(&path).bool(true);
         let listed = self.call(op::GET_CHILDREN, body, Some((Kind::Children, path)));
@@ -159,7 +159,7 @@ impl Session {
     pub(crate) fn data(
         &self,
         path: &str,
-    ) -> impl Future<Output = Answer<(Vec<u8>, Stat)>> + Send + use<> {
+    ) -> impl Future<Output = Replied<(Vec<u8>, Stat)>> + Send + use<> {
         let body = Writer::default().text(&self.full(path)).bool(false);
         let read = self.call(op::GET_DATA, body, None);
         async move {
@@ -173,7 +173,7 @@ impl Session {
     pub(crate) fn watch_data(
         &self,
         path: &str,
-    ) -> impl Future<Output = Answer<(Vec<u8>, Watch)>> + Send + use<> {
+    ) -> impl Future<Output = Replied<(Vec<u8>, NodeWatch)>> + Send + use<> {
         let path = self.full(path);
         let body = Writer::default().text(&path).bool(true);
         let read = self.call(op::GET_DATA, body, Some((Kind::Data, path)));
@@ -187,7 +187,7 @@ impl Session {
     pub(crate) fn stat(
         &self,
         path: &str,
-    ) -> impl Future<Output = Answer<Option<Stat>>> + Send + use<> {
+    ) -> impl Future<Output = Replied<Option<Stat>>> + Send + use<> {
         let body = Writer::default().text(&self.full(path)).bool(false);
         let checked = self.call(op::EXISTS, body, None);
         async move {
@@ -203,21 +203,21 @@ impl Session {
         &self,
         path: &str,
         data: &[u8],
-    ) -> impl Future<Output = Answer<()>> + Send + use<> {
+    ) -> impl Future<Output = Replied<()>> + Send + use<> {
         let body = set_body(&self.full(path), data, ANY);
         let set = self.call(op::SET_DATA, body, None);
         async move { set.await.map(drop) }
     }
 
     /// A trip to the leader: what is read afterwards is as new as this call, as far as the leader knows. It is no proof of life, see [`Session::prove`].
-    pub(crate) fn sync(&self) -> impl Future<Output = Answer<()>> + Send + use<> {
+    pub(crate) fn sync(&self) -> impl Future<Output = Replied<()>> + Send + use<> {
         let synced = self.call(op::SYNC, Writer::default().text("/"), None);
         async move { synced.await.map(drop) }
     }
 
     /// Changes nothing, in a transaction: it is answered when a majority has taken it, and so proves that the session lived when it was sent. A leader
     /// that the others have given up, and whose sessions they may have ended, cannot answer it. What is read afterwards is as new as this call.
-    pub(crate) fn prove(&self) -> impl Future<Output = Answer<()>> + Send + use<> {
+    pub(crate) fn prove(&self) -> impl Future<Output = Replied<()>> + Send + use<> {
         let committed = self.call(op::MULTI, multi_end(Writer::default()), None);
         async move { committed.await.map(drop) }
     }
@@ -225,7 +225,7 @@ impl Session {
     /// All changes or none, and none unless `node` exists. `Ok(false)`: it does not.
     ///
     /// Absolute paths at the server: those of the changes are the user's own.
-    pub(crate) async fn commit_if(&self, node: &str, changes: &[Change]) -> Answer<bool> {
+    pub(crate) async fn commit_if(&self, node: &str, changes: &[Change]) -> Replied<bool> {
         let begin = |body: Writer, op| body.int(op).bool(false).int(ANY);
         let mut body = begin(Writer::default(), op::CHECK).text(node).int(ANY);
         for change in changes {
@@ -252,7 +252,7 @@ impl Session {
 }
 
 /// Reads the answer to a transaction: one result for each of its parts, of which the first is the check that the lock is held.
-fn committed(reader: &mut Reader<'_>, parts: usize) -> Answer<bool> {
+fn committed(reader: &mut Reader<'_>, parts: usize) -> Replied<bool> {
     const ERROR: i32 = -1;
     for part in 0..parts {
         let (op, _done, _error) = (reader.int()?, reader.bool()?, reader.int()?);

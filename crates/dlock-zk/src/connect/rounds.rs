@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::{Cause, Session};
 use crate::error::Fault;
-use crate::queue::{Place, Verdict, places, verdict_behind};
+use crate::queue::{QueuePlace, Verdict, places, verdict_behind};
 
 /// Rounds that nobody has waited for to the end are cleared away when there are so many, or twice as many as are waited for.
 const MOST: usize = 1024;
@@ -23,7 +23,7 @@ const MOST: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listing {
     /// In the order of creation.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<QueuePlace>,
     /// The lock's node never had a child.
     pub(crate) is_untouched: bool,
     /// Who stands where, in the order of the ids: each of thousands who share a round looks for its own place.
@@ -31,7 +31,7 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    fn new(places: Vec<Place>, is_untouched: bool) -> Self {
+    fn new(places: Vec<QueuePlace>, is_untouched: bool) -> Self {
         let known = places.iter().enumerate();
         let mut attempts: Vec<_> = known
             .filter_map(|(index, place)| Some((place.attempt?, index)))
@@ -44,7 +44,7 @@ impl Listing {
         }
     }
 
-    fn of_id(&self, id: Uuid) -> impl Iterator<Item = (usize, &Place)> {
+    fn of_id(&self, id: Uuid) -> impl Iterator<Item = (usize, &QueuePlace)> {
         let first = self.attempts.partition_point(|(other, _)| *other < id);
         let own = self.attempts.iter().skip(first);
         own.take_while(move |(other, _)| *other == id)
@@ -52,12 +52,12 @@ impl Listing {
     }
 
     /// The places of an attempt, in the order of creation.
-    pub(crate) fn of(&self, attempt: AttemptId) -> impl Iterator<Item = &Place> {
+    pub(crate) fn of(&self, attempt: AttemptId) -> impl Iterator<Item = &QueuePlace> {
         self.of_id(*attempt.as_uuid()).map(|(_, place)| place)
     }
 
     /// What a place of ours may do; `None` when it is not there any more.
-    pub(crate) fn verdict(&self, mine: &Place) -> Option<Verdict> {
+    pub(crate) fn verdict(&self, mine: &QueuePlace) -> Option<Verdict> {
         let mut own = self.of_id(mine.attempt?);
         let (index, _) = own.find(|(_, place)| place.node == mine.node)?;
         Some(verdict_behind(mine.mode, self.places.get(..index)?))
@@ -210,9 +210,9 @@ pub(crate) async fn in_order(
     session: &Session,
     parent: &str,
     children: &[String],
-) -> Result<Vec<Place>, Fault> {
+) -> Result<Vec<QueuePlace>, Fault> {
     let mut known = places(children);
-    if known.iter().any(Place::is_worn_out) {
+    if known.iter().any(QueuePlace::is_worn_out) {
         let asked: Vec<_> = known
             .iter()
             .map(|place| session.stat(&format!("{parent}/{}", place.node)))
@@ -221,20 +221,20 @@ pub(crate) async fn in_order(
         for (place, stat) in known.into_iter().zip(asked) {
             if let Some(stat) = stat.await? {
                 let czxid = Some(stat.czxid);
-                found.push(Place { czxid, ..place });
+                found.push(QueuePlace { czxid, ..place });
             }
         }
         known = found;
     }
-    known.sort_by_key(Place::order);
+    known.sort_by_key(QueuePlace::order);
     Ok(known)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connect::serve::{Ask, Shared as Known, Ticket};
-    use crate::connect::{State, op};
+    use crate::connect::serve::{SessionTicket, Shared as Known, TaskMessage};
+    use crate::connect::{SessionState, op};
     use crate::queue::{node_prefix, verdict};
     use dlock_core::Mode;
     use tokio::sync::{mpsc, watch};
@@ -242,13 +242,13 @@ mod tests {
     /// A session whose requests nobody answers, and those requests.
     fn session() -> (
         Arc<Session>,
-        mpsc::UnboundedReceiver<Ask>,
-        watch::Sender<State>,
+        mpsc::UnboundedReceiver<TaskMessage>,
+        watch::Sender<SessionState>,
     ) {
         let (asks, asked) = mpsc::unbounded_channel();
-        let (tell, state) = watch::channel(State::Up);
+        let (tell, state) = watch::channel(SessionState::Up);
         let session = Session {
-            ticket: Ticket {
+            ticket: SessionTicket {
                 id: 1,
                 password: b"hunter2".to_vec(),
                 ttl: std::time::Duration::from_secs(30),
@@ -264,10 +264,10 @@ mod tests {
         (Arc::new(session), asked, tell)
     }
 
-    fn reads(asked: &mut mpsc::UnboundedReceiver<Ask>) -> usize {
+    fn reads(asked: &mut mpsc::UnboundedReceiver<TaskMessage>) -> usize {
         let asked = std::iter::from_fn(|| asked.try_recv().ok());
         asked
-            .filter(|ask| matches!(ask, Ask::Request(call) if call.op == op::GET_CHILDREN))
+            .filter(|ask| matches!(ask, TaskMessage::Request(call) if call.op == op::GET_CHILDREN))
             .count()
     }
 
@@ -307,7 +307,7 @@ mod tests {
         children.push("stranger-0000000000".to_owned());
         children.push(name(attempts[0], 4));
         let mut all = places(&children);
-        all.sort_by_key(Place::order);
+        all.sort_by_key(QueuePlace::order);
         let all = Listing::new(all, false);
         let found = |attempt| all.of(attempt).map(|p| p.sequence).collect::<Vec<_>>();
         assert_eq!(found(attempts[0]), [1, 4]);
@@ -316,7 +316,7 @@ mod tests {
         for place in all.places.iter().filter(|place| place.attempt.is_some()) {
             assert_eq!(all.verdict(place), verdict(place, &all.places), "{place:?}");
         }
-        let gone = Place::parse(&name(attempts[2], 7)).expect("our own form");
+        let gone = QueuePlace::parse(&name(attempts[2], 7)).expect("our own form");
         assert_eq!(all.verdict(&gone), None);
     }
 

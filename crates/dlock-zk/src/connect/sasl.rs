@@ -9,13 +9,13 @@ pub(super) const ZOOKEEPER: &str = "zookeeper/zk-sasl-md5";
 
 /// The answer to a server's question.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct DigestAnswer {
     pub(super) text: String,
     /// What the server has to say to it.
     proof: String,
 }
 
-impl Answer {
+impl DigestAnswer {
     /// `nonce` is a word of our own, which nobody has used before.
     pub(super) fn new(
         question: &[u8],
@@ -108,7 +108,7 @@ mod tests {
     fn example_of_the_standard_comes_out() {
         let question = br#"realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algorithm=md5-sess,charset=utf-8"#;
         let service = "imap/elwood.innosoft.com";
-        let answer = Answer::new(question, ("chris", "secret"), service, "OA6MHXh6VqTrRk");
+        let answer = DigestAnswer::new(question, ("chris", "secret"), service, "OA6MHXh6VqTrRk");
         let answer = answer.expect("a good question");
         assert!(
             answer
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(value_of(list, "c").as_deref(), Some("\"q\""));
         assert_eq!(value_of(list, "d"), None);
         assert_eq!(
-            Answer::new(b"realm=x", ("u", "p"), "s", "n"),
+            DigestAnswer::new(b"realm=x", ("u", "p"), "s", "n"),
             Err(Cause::Garbled)
         );
     }

@@ -20,7 +20,7 @@ use super::ghosts::Claims;
 use super::jute::{Reader, Writer};
 use super::talk::{Awaited, Reply, Talk};
 use super::watches::{Key, Kind, Watches};
-use super::{Cause, State, code, op};
+use super::{Cause, SessionState, code, op};
 use crate::config::ShownLogin;
 use crate::pace::Pace;
 
@@ -31,7 +31,7 @@ pub(super) const AUTH: i32 = -4;
 
 /// What the session's task is asked for.
 #[derive(Debug)]
-pub(super) enum Ask {
+pub(super) enum TaskMessage {
     Request(Call),
     /// Nobody waits for this watch any more.
     Unwatch(Key, u64),
@@ -49,16 +49,16 @@ pub(super) struct Call {
 
 /// What the server has agreed to.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Ticket {
+pub(super) struct SessionTicket {
     pub(super) id: i64,
     pub(super) password: Vec<u8>,
     pub(super) ttl: Duration,
 }
 
 /// Without the password, with which anybody could take the session up.
-impl fmt::Debug for Ticket {
+impl fmt::Debug for SessionTicket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ticket")
+        f.debug_struct("SessionTicket")
             .field("id", &self.id)
             .field("ttl", &self.ttl)
             .finish_non_exhaustive()
@@ -87,12 +87,12 @@ pub(super) struct Core {
     pub(super) first_login: Option<(String, String)>,
     /// Of the session that is asked for, or was granted.
     pub(super) ttl: Duration,
-    pub(super) ticket: Option<Ticket>,
+    pub(super) ticket: Option<SessionTicket>,
     /// It may be granted less time than before.
     pub(super) any_time: bool,
     pub(super) shared: Arc<Shared>,
     pub(super) watches: Watches,
-    pub(super) asks: mpsc::WeakUnboundedSender<Ask>,
+    pub(super) asks: mpsc::WeakUnboundedSender<TaskMessage>,
     pub(super) number: i32,
 }
 
@@ -118,9 +118,9 @@ impl Core {
         talk.awaited.insert(self.number, awaited);
     }
 
-    fn ask(&mut self, talk: &mut Talk, ask: Ask) {
+    fn ask(&mut self, talk: &mut Talk, ask: TaskMessage) {
         match ask {
-            Ask::Request(call) => {
+            TaskMessage::Request(call) => {
                 if let Some(key) = &call.watch {
                     self.watches.asked(key);
                 }
@@ -130,7 +130,7 @@ impl Core {
                 };
                 self.send(talk, call.op, &call.body, awaited);
             }
-            Ask::Unwatch(key, number) => {
+            TaskMessage::Unwatch(key, number) => {
                 if self.watches.remove(&key, number) {
                     self.unwatch(talk, &key);
                 }
@@ -201,7 +201,7 @@ pub(super) fn beat(talk: &mut Talk) {
 /// The task of a session.
 pub(super) struct Task {
     pub(super) core: Core,
-    pub(super) asks: mpsc::UnboundedReceiver<Ask>,
+    pub(super) asks: mpsc::UnboundedReceiver<TaskMessage>,
     /// Nobody asks any more: the session is to be closed.
     pub(super) closing: bool,
 }
@@ -209,11 +209,11 @@ pub(super) struct Task {
 impl Task {
     pub(super) async fn run(mut self, mut talk: Talk, state: LastWord) {
         let end = loop {
-            state.0.send_replace(State::Up);
+            state.0.send_replace(SessionState::Up);
             let cause = self.serve(&mut talk).await;
             self.core.shared.breaks.fetch_add(1, Ordering::AcqRel);
             // First, so that whoever hears of it below, and asks again, waits for the next connection.
-            state.0.send_replace(State::Down);
+            state.0.send_replace(SessionState::Down);
             let heard = talk.heard;
             talk.fail(&cause);
             self.core.watches.disconnected();
@@ -229,7 +229,7 @@ impl Task {
                 Err(cause) => break cause,
             }
         };
-        state.0.send_replace(State::Ended(end.clone()));
+        state.0.send_replace(SessionState::Ended(end.clone()));
         self.core.watches.end();
         self.asks.close();
         while let Some(ask) = self.asks.recv().await {
@@ -285,7 +285,7 @@ impl Task {
         let refuse_all = async {
             while let Some(ask) = asks.recv().await {
                 match ask {
-                    Ask::Unwatch(key, number) => unwatched.push((key, number)),
+                    TaskMessage::Unwatch(key, number) => unwatched.push((key, number)),
                     ask => refuse(ask, &Cause::Broken("not connected".to_owned())),
                 }
             }
@@ -299,27 +299,27 @@ impl Task {
         };
         self.closing = false;
         for (key, number) in unwatched {
-            self.core.ask(&mut talk, Ask::Unwatch(key, number));
+            self.core.ask(&mut talk, TaskMessage::Unwatch(key, number));
         }
         Ok(talk)
     }
 }
 
-fn refuse(ask: Ask, cause: &Cause) {
-    if let Ask::Request(call) = ask {
+fn refuse(ask: TaskMessage, cause: &Cause) {
+    if let TaskMessage::Request(call) = ask {
         let _ = call.reply.send(Err(cause.clone()));
     }
 }
 
 /// Tells the session's state, also when the runtime drops the session's task: then nobody sends heartbeats any more.
-pub(super) struct LastWord(pub(super) watch::Sender<State>);
+pub(super) struct LastWord(pub(super) watch::Sender<SessionState>);
 
 impl Drop for LastWord {
     fn drop(&mut self) {
         self.0.send_if_modified(|state| {
-            let orphaned = !matches!(state, State::Ended(_));
+            let orphaned = !matches!(state, SessionState::Ended(_));
             if orphaned {
-                *state = State::Orphaned(std::time::Instant::now());
+                *state = SessionState::Orphaned(std::time::Instant::now());
             }
             orphaned
         });

@@ -10,13 +10,13 @@ use tokio::time::Instant;
 use super::Cause;
 use super::dial::Stream;
 use super::jute::{Writer, frame};
-use super::watches::{Key, Watch};
+use super::watches::{Key, NodeWatch};
 
 /// The answer to a request.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) body: Vec<u8>,
-    pub(super) watch: Option<Watch>,
+    pub(super) watch: Option<NodeWatch>,
 }
 
 /// A request that was sent.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use tokio::sync::{mpsc, oneshot};
 
 use super::jute::Writer;
-use super::serve::Ask;
+use super::serve::TaskMessage;
 
 /// The paths that are named in one request to watch again. A server refuses requests of a mebibyte.
 const MOST_BYTES: usize = 64 * 1024;
@@ -31,26 +31,26 @@ pub(super) type Key = (Kind, String);
 
 /// A watch that the server has set. Dropping it removes it.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct NodeWatch {
     told: oneshot::Receiver<Seen>,
     key: Key,
     number: u64,
-    asks: mpsc::WeakUnboundedSender<Ask>,
+    asks: mpsc::WeakUnboundedSender<TaskMessage>,
 }
 
-impl Watch {
+impl NodeWatch {
     pub(crate) async fn seen(mut self) -> Seen {
         // It says nothing when the session's task is gone: with the session, or with the runtime.
         (&mut self.told).await.unwrap_or(Seen::SessionEnded)
     }
 }
 
-impl Drop for Watch {
+impl Drop for NodeWatch {
     fn drop(&mut self) {
         // One that has fired is not known any more, and nothing happens.
         if let Some(asks) = self.asks.upgrade() {
             let key = std::mem::replace(&mut self.key, (Kind::Data, String::new()));
-            let _ = asks.send(Ask::Unwatch(key, self.number));
+            let _ = asks.send(TaskMessage::Unwatch(key, self.number));
         }
     }
 }
@@ -73,13 +73,17 @@ impl Watches {
     }
 
     /// It was answered, and the watch is set.
-    pub(super) fn add(&mut self, key: Key, asks: mpsc::WeakUnboundedSender<Ask>) -> Watch {
+    pub(super) fn add(
+        &mut self,
+        key: Key,
+        asks: mpsc::WeakUnboundedSender<TaskMessage>,
+    ) -> NodeWatch {
         let (tell, told) = oneshot::channel();
         self.next += 1;
         let number = self.next;
         let waiting = self.set.entry(key.clone()).or_default();
         waiting.insert(number, tell);
-        Watch {
+        NodeWatch {
             told,
             key,
             number,
@@ -211,7 +215,7 @@ mod tests {
         (Kind::Data, path.to_owned())
     }
 
-    fn set(watches: &mut Watches, path: &str) -> Watch {
+    fn set(watches: &mut Watches, path: &str) -> NodeWatch {
         let (asks, _) = mpsc::unbounded_channel();
         watches.add(key(path), asks.downgrade())
     }
@@ -259,7 +263,7 @@ mod tests {
     #[test]
     fn thousands_are_set_again_in_parts_that_a_server_takes() {
         let mut watches = Watches::default();
-        let kept: Vec<Watch> = (0..5000)
+        let kept: Vec<NodeWatch> = (0..5000)
             .map(|number| set(&mut watches, &format!("/{number:0200}")))
             .collect();
         let parts = watches.again(7);

@@ -8,12 +8,12 @@ use crate::error::Trouble;
 use crate::key::LockKeys;
 use crate::queue;
 use crate::store::Store;
-use crate::txn::{About, Answer, Query, Row, Step, Txn, When};
+use crate::txn::{About, Query, Row, Step, Txn, TxnAnswer, When};
 use crate::watched::Watched;
 
 /// Where an entry stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Position {
     /// It holds. Those who wait for permits behind it want to know.
     Holds { followed: bool },
     /// It waits until this changes.
@@ -25,15 +25,25 @@ pub(crate) enum Place {
 /// A server, and a revision that it has told of.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Near {
-    pub(crate) node: usize,
+    pub(crate) member: usize,
     pub(crate) revision: i64,
 }
 
 impl Near {
     /// A server sends an event a moment before it shows its effect to readers, so an answer may be older than the event, and tells
     /// nothing then.
-    pub(crate) fn is_known_to(self, answer: &Answer) -> bool {
-        answer.revision >= self.revision
+    pub(crate) fn read(self, told: OneMembersAnswer) -> Option<TxnAnswer> {
+        Some(told.0).filter(|answer| answer.revision >= self.revision)
+    }
+}
+
+/// What one server alone has answered, which may be old: [`Near::read`] tells whether it is worth anything.
+#[derive(Debug)]
+pub(crate) struct OneMembersAnswer(TxnAnswer);
+
+impl From<TxnAnswer> for OneMembersAnswer {
+    fn from(answer: TxnAnswer) -> Self {
+        Self(answer)
     }
 }
 
@@ -43,16 +53,16 @@ impl Store {
         &self,
         mut txn: Txn,
         near: Option<Near>,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<TxnAnswer, Trouble> {
         if let Some(near) = near {
             txn.local = true;
-            let answer = self.link.txn_at(near.node, &txn).await?;
-            if near.is_known_to(&answer) {
+            let told = self.cluster.txn_at(near.member, &txn).await?;
+            if let Some(answer) = near.read(told) {
                 return Ok(answer);
             }
         }
         txn.local = false;
-        Ok(self.link.txn(&txn).await?.value)
+        Ok(self.cluster.txn(&txn).await?.value)
     }
 
     /// Looks where an entry stands: at one server, which has told of a revision, or at the whole cluster. The server goes through the
@@ -62,7 +72,7 @@ impl Store {
         request: &Request,
         entry: &Entry,
         near: Option<Near>,
-    ) -> Result<(Place, i64), Trouble> {
+    ) -> Result<(Position, i64), Trouble> {
         let lock = self.keys.lock(request.name());
         let mode = request.mode();
         let txn = Txn {
@@ -74,7 +84,7 @@ impl Store {
         let place = if answer.succeeded {
             judge(mode, &lock, entry, &answer)
         } else {
-            Place::Gone
+            Position::Gone
         };
         Ok((place, answer.revision))
     }
@@ -117,7 +127,7 @@ pub(crate) fn questions(mode: Mode, lock: &LockKeys, created: Option<i64>) -> Ve
 }
 
 /// Reads the answers to [`questions`].
-pub(crate) fn judge(mode: Mode, lock: &LockKeys, entry: &Entry, answer: &Answer) -> Place {
+pub(crate) fn judge(mode: Mode, lock: &LockKeys, entry: &Entry, answer: &TxnAnswer) -> Position {
     let mut others = answer.rows(About::Before).iter();
     let mut others = others.by_ref().filter(|row| row.key != entry.key);
     let before = others.next();
@@ -125,18 +135,18 @@ pub(crate) fn judge(mode: Mode, lock: &LockKeys, entry: &Entry, answer: &Answer)
         Mode::Shared => match before {
             // A writer that has become a reader holds, so no other writer is before it.
             Some(row) if queue::mode_of(&row.value) != Some(Mode::Shared) => {
-                Place::Behind(Watched::change_of(row))
+                Position::Behind(Watched::change_of(row))
             }
-            _ => Place::Holds { followed: false },
+            _ => Position::Holds { followed: false },
         },
         Mode::Permit { limit } => judge_permit(limit, lock, entry, before, answer),
         _ => match (before, others.next()) {
             // Keys that hang on one lease can end in one step, ours among them: the order of such events tells nothing.
             (Some(row), None) if row.lease != entry.session.id => {
-                Place::Behind(Watched::end_of_last(row))
+                Position::Behind(Watched::end_of_last(row))
             }
-            (Some(row), _) => Place::Behind(Watched::end_of(row)),
-            (None, _) => Place::Holds { followed: false },
+            (Some(row), _) => Position::Behind(Watched::end_of(row)),
+            (None, _) => Position::Holds { followed: false },
         },
     }
 }
@@ -146,10 +156,10 @@ fn judge_permit(
     lock: &LockKeys,
     entry: &Entry,
     before: Option<&Row>,
-    answer: &Answer,
-) -> Place {
+    answer: &TxnAnswer,
+) -> Position {
     if let Some(stranger) = answer.rows(About::Stranger).first() {
-        return Place::Behind(Watched::end_of(stranger));
+        return Position::Behind(Watched::end_of(stranger));
     }
     let (limit, permits) = (limit as usize, answer.rows(About::Permits));
     let all = usize::try_from(answer.total(About::Permits)).unwrap_or(usize::MAX);
@@ -162,9 +172,9 @@ fn judge_permit(
     };
     match before {
         // The first who waits watches the holders; the others watch for the one before them to move up.
-        _ if rank == limit => Place::Behind(Watched::end_in(lock.permits())),
-        Some(row) if rank > limit => Place::Behind(Watched::change_of(row)),
-        _ => Place::Holds {
+        _ if rank == limit => Position::Behind(Watched::end_in(lock.permits())),
+        Some(row) if rank > limit => Position::Behind(Watched::change_of(row)),
+        _ => Position::Holds {
             followed: all > rank.saturating_add(1),
         },
     }
@@ -177,14 +187,16 @@ mod tests {
     #[test]
     fn an_answer_that_is_older_than_what_was_told_tells_nothing() {
         let near = Near {
-            node: 0,
+            member: 0,
             revision: 7,
         };
-        let at = |revision| Answer {
-            revision,
-            ..Answer::default()
+        let at = |revision| {
+            let answer = TxnAnswer {
+                revision,
+                ..TxnAnswer::default()
+            };
+            near.read(answer.into()).map(|answer| answer.revision)
         };
-        assert!(!near.is_known_to(&at(6)));
-        assert!(near.is_known_to(&at(7)) && near.is_known_to(&at(8)));
+        assert_eq!([6, 7, 8].map(at), [None, Some(7), Some(8)]);
     }
 }

@@ -8,7 +8,7 @@ use crate::Style;
 
 /// One place in the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct QueuePlace {
     /// The node's name.
     pub(crate) node: String,
     /// Who stands there; `None` for a node that another library made without an id.
@@ -45,7 +45,7 @@ pub(crate) fn node_prefix(style: Style, attempt: AttemptId, mode: Mode, tries: b
     }
 }
 
-impl Place {
+impl QueuePlace {
     /// Reads a node's name; `None` when it has no sequence number, and so no place in the queue.
     pub(crate) fn parse(node: &str) -> Option<Self> {
         let (attempt, rest) = match split_id(node) {
@@ -110,16 +110,16 @@ fn trailing_number(node: &str) -> Option<i64> {
 }
 
 /// Reads the names of all children.
-pub(crate) fn places(children: &[String]) -> Vec<Place> {
+pub(crate) fn places(children: &[String]) -> Vec<QueuePlace> {
     children
         .iter()
-        .filter_map(|node| Place::parse(node))
+        .filter_map(|node| QueuePlace::parse(node))
         .collect()
 }
 
 /// What the data of a node says: `dlock:<state>:<label>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum NodeState {
     /// As it was created.
     Plain,
     /// A writer that became a reader.
@@ -129,26 +129,26 @@ pub(crate) enum State {
 }
 
 /// The data of a node.
-pub(crate) fn node_data(state: State, label: &str) -> Vec<u8> {
+pub(crate) fn node_data(state: NodeState, label: &str) -> Vec<u8> {
     let state = match state {
-        State::Plain => 'p',
-        State::Downgraded => 's',
-        State::Granted => 'g',
+        NodeState::Plain => 'p',
+        NodeState::Downgraded => 's',
+        NodeState::Granted => 'g',
     };
     format!("dlock:{state}:{label}").into_bytes()
 }
 
 /// Reads the data of a node. What another library wrote is a label.
-pub(crate) fn read_data(data: &[u8]) -> (State, String) {
+pub(crate) fn read_data(data: &[u8]) -> (NodeState, String) {
     let text = String::from_utf8_lossy(data);
     let parts = text
         .strip_prefix("dlock:")
         .and_then(|rest| rest.split_once(':'));
     let (state, label) = match parts {
-        Some(("p", label)) => (State::Plain, label),
-        Some(("s", label)) => (State::Downgraded, label),
-        Some(("g", label)) => (State::Granted, label),
-        _ => (State::Plain, text.as_ref()),
+        Some(("p", label)) => (NodeState::Plain, label),
+        Some(("s", label)) => (NodeState::Downgraded, label),
+        Some(("g", label)) => (NodeState::Granted, label),
+        _ => (NodeState::Plain, text.as_ref()),
     };
     (state, label.to_owned())
 }
@@ -169,7 +169,7 @@ mod tests {
             ] {
                 let node = |style| {
                     let node = format!("{}{sequence}", node_prefix(style, attempt, mode, tries));
-                    let place = Place::parse(&node).expect(&node);
+                    let place = QueuePlace::parse(&node).expect(&node);
                     assert_eq!((place.mode, place.tries), (mode, tries), "{node}");
                     assert!(place.is_of(attempt));
                     assert_eq!(place.sequence, sequence.parse::<i64>().expect("a number"));
@@ -190,23 +190,29 @@ mod tests {
     fn strangers_with_a_number_are_writers_and_others_are_nobody() {
         let curator = "_c_0a3d2c46-7a3e-4f1c-8d6f-6d6a8f3f6f11-lock-0000000007";
         assert_eq!(
-            Place::parse(curator).expect("Curator").mode,
+            QueuePlace::parse(curator).expect("Curator").mode,
             Mode::Exclusive
         );
         let writer = "_c_0a3d2c46-7a3e-4f1c-8d6f-6d6a8f3f6f11-__WRIT__0000000007";
-        assert_eq!(Place::parse(writer).expect("Curator").mode, Mode::Exclusive);
+        assert_eq!(
+            QueuePlace::parse(writer).expect("Curator").mode,
+            Mode::Exclusive
+        );
         let reader = "_c_0a3d2c46-7a3e-4f1c-8d6f-6d6a8f3f6f11-__READ__0000000007";
-        assert_eq!(Place::parse(reader).expect("Curator").mode, Mode::Shared);
+        assert_eq!(
+            QueuePlace::parse(reader).expect("Curator").mode,
+            Mode::Shared
+        );
         let kazoo = "9f2d0d3f4a__lock__0000000003";
-        assert_eq!(Place::parse(kazoo).expect("kazoo").attempt, None);
+        assert_eq!(QueuePlace::parse(kazoo).expect("kazoo").attempt, None);
         for nobody in ["", "leases", "é", "lock-", "lock-x", "12345"] {
-            assert_eq!(Place::parse(nobody), None, "{nobody}");
+            assert_eq!(QueuePlace::parse(nobody), None, "{nobody}");
         }
     }
 
     #[test]
     fn labels_and_states_come_back() {
-        for state in [State::Plain, State::Downgraded, State::Granted] {
+        for state in [NodeState::Plain, NodeState::Downgraded, NodeState::Granted] {
             for label in ["", "a:b", "é🔒"] {
                 let data = node_data(state, label);
                 assert_eq!(read_data(&data), (state, label.to_owned()));
@@ -214,7 +220,7 @@ mod tests {
         }
         assert_eq!(
             read_data(b"10.0.0.1"),
-            (State::Plain, "10.0.0.1".to_owned())
+            (NodeState::Plain, "10.0.0.1".to_owned())
         );
     }
 }

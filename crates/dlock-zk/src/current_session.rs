@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use dlock_core::{Error, ErrorKind, Result};
+use dlock_core::{Error, ErrorKind, Result, kit};
 use tokio::sync::Mutex;
 
 use crate::Config;
@@ -13,8 +13,11 @@ use crate::connect::{Session, is_shortened};
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The way to the ensemble: one session at a time, and a new one when it has ended.
+///
+/// Not the kit's [`Connected`](dlock_core::kit::Connected), which forgets what failed: here the next one follows on the one before, which is taken up again
+/// or must be seen to have ended first.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct CurrentSession {
     config: Config,
     /// What the first session was granted, which is what core goes by.
     ttl: Duration,
@@ -23,7 +26,7 @@ pub(crate) struct Link {
     making: Mutex<()>,
 }
 
-impl Link {
+impl CurrentSession {
     pub(crate) async fn open(config: Config) -> Result<Self> {
         let session = Session::open(&config).await?;
         if session.stat("/").await?.is_none() {
@@ -69,6 +72,18 @@ impl Link {
         // Closed meanwhile: the new one goes as it came.
         *current.as_mut().ok_or_else(closed)? = session.clone();
         Ok(session)
+    }
+
+    /// A session that is connected, within the connect time-out.
+    pub(crate) async fn connected(&self) -> Result<Arc<Session>> {
+        let limit = self.config.connect_limit();
+        let connected = async {
+            let session = self.session().await?;
+            session.up().await?;
+            Ok(session)
+        };
+        let connected = tokio::time::timeout(limit, connected).await;
+        connected.unwrap_or_else(|_| Err(kit::no_connection(limit)))
     }
 
     /// What follows on a session that does not live.

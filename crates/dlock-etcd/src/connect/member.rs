@@ -12,16 +12,27 @@ use crate::error::Trouble;
 /// Pings on a connection with open streams. Servers refuse clients that ping more often than every 5 s.
 const PING_EVERY: Duration = Duration::from_secs(10);
 
-pub(super) struct Node {
+pub(super) struct Member {
     address: String,
+    /// The application's own, which is used for good: it makes its connections anew by itself.
+    given: Option<Arc<Client>>,
     client: Connected<Arc<Client>, Trouble>,
 }
 
-impl Node {
+impl Member {
     pub(super) fn new(address: String) -> Self {
         Self {
             address,
+            given: None,
             client: Connected::default(),
+        }
+    }
+
+    /// A cluster that is reached by a client of the application, wherever its requests go.
+    pub(super) fn of_given(addresses: &[String], client: Client) -> Self {
+        Self {
+            given: Some(Arc::new(client)),
+            ..Self::new(addresses.join(","))
         }
     }
 
@@ -43,6 +54,9 @@ impl Node {
         pick: fn(&Client) -> C,
     ) -> Result<(C, u64), Trouble> {
         let make = async {
+            if let Some(given) = &self.given {
+                return Ok(given.clone());
+            }
             // With the password as it is now.
             let options = options(config).await?;
             let client = Client::connect([&self.address], Some(options)).await?;
