@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::backend::{Lease, Renewal};
-use dlock_core::{Error, LossReason};
+use dlock_core::{Error, ErrorKind, LossReason};
 use futures::{StreamExt, stream};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
@@ -80,7 +80,9 @@ impl LeaseLocks {
         // One that waits for a row that somebody keeps must not take a connection from those that need not.
         let turns = if wait { Turns::Calls } else { Turns::Renewals };
         let told = match self.link.call_by(job, limit, turns).await {
-            Err(trouble) if trouble.timed_out => self.link.call_by(job, limit, turns).await?,
+            Err(trouble) if trouble.kind() == ErrorKind::TimedOut => {
+                self.link.call_by(job, limit, turns).await?
+            }
             told => told?,
         };
         let mut extended = Extended::default();

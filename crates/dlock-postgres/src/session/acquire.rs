@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::backend::{Busy, Lease, Outcome, Request};
-use dlock_core::{ErrorKind, Mode, Moment};
+use dlock_core::{ErrorKind, Mode, Moment, kit};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::types::Type;
 
 use super::connection::Carrier;
-use super::{CarriedBy, Hold, SessionLocks, State, undo, within};
+use super::{CarriedBy, Hold, SessionLocks, State, within};
 use crate::connect::Arg;
 use crate::error::Trouble;
 use crate::fence;
@@ -36,13 +36,7 @@ impl SessionLocks {
             .unsent());
         }
         let attempt = request.attempt();
-        if undo::is_abandoned(attempt) {
-            return Err(Trouble::new(
-                ErrorKind::Store,
-                "this attempt was abandoned: make a new one",
-            )
-            .unsent());
-        }
+        kit::refuse_abandoned(attempt)?;
         if let Some(hold) = self.held(attempt) {
             return self.again(request, &hold).await;
         }
@@ -53,7 +47,7 @@ impl SessionLocks {
         let nothing_left = match &outcome {
             Ok(Outcome::Held(_)) => false,
             Ok(Outcome::Busy(_)) => true,
-            Err(trouble) => trouble.is_unsent(),
+            Err(trouble) => !trouble.is_sent(),
         };
         if nothing_left {
             self.attempts().remove(&attempt);
@@ -220,6 +214,7 @@ impl SessionLocks {
             carried_by: tokio::sync::Mutex::new(CarriedBy {
                 sign: carrier.sign,
                 carrier: Some(carrier),
+                is_release_sent: false,
             }),
             token,
             _permit: permit,
