@@ -105,7 +105,10 @@ async fn a_word_that_nobody_finds_is_made_good_with_a_renewal() {
     let mine = with_settings(&server, settings).await;
     free(lock(&mine, "a").await).await;
     listened(&server, "1").await;
-    server.sql("UPDATE dlock_locks SET ear = ''").await.expect("nobody finds it");
+    server
+        .sql("UPDATE dlock_locks SET ear = ''")
+        .await
+        .expect("nobody finds it");
     let other = client(&server.url()).await;
     free(lock(&other, "a").await).await;
     mine.close().await.expect("closed");
@@ -172,7 +175,12 @@ async fn everybody_who_reads_hears_of_a_writer() {
 async fn a_word_outlives_a_downgrade() {
     let server = start().await;
     let mine = with_settings(&server, renewed_seldom()).await;
-    let guard = mine.rw_lock("a").expect("a name").write().await.expect("the lock");
+    let guard = mine
+        .rw_lock("a")
+        .expect("a name")
+        .write()
+        .await
+        .expect("the lock");
     {
         let mut wanted = std::pin::pin!(guard.wanted());
         tokio::select! {
@@ -181,9 +189,17 @@ async fn a_word_outlives_a_downgrade() {
         }
     }
     guard.downgrade().await.expect("a reader");
-    counts(&server, "it still listens", "SELECT count(*) FROM dlock_holders WHERE ear <> ''", "1").await;
+    counts(
+        &server,
+        "it still listens",
+        "SELECT count(*) FROM dlock_holders WHERE ear <> ''",
+        "1",
+    )
+    .await;
     let other = waiter(&client(&server.url()).await, "a");
-    tokio::time::timeout(TOLD, guard.wanted()).await.expect("the word");
+    tokio::time::timeout(TOLD, guard.wanted())
+        .await
+        .expect("the word");
     free(guard).await;
     let other = soon("the writer", other).await.expect("no panic");
     free(other.expect("the lock")).await;

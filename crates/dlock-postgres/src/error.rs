@@ -82,13 +82,13 @@ impl From<sqlx::Error> for Trouble {
     fn from(error: sqlx::Error) -> Self {
         use sqlx::postgres::{PgDatabaseError, PgSeverity};
         let text = error.to_string();
-        match error {
-            sqlx::Error::Database(error) => match error.try_downcast::<PgDatabaseError>() {
-                Ok(db) => {
+        let trouble = match &error {
+            sqlx::Error::Database(told) => match told.try_downcast_ref::<PgDatabaseError>() {
+                Some(db) => {
                     let fatal = matches!(db.severity(), PgSeverity::Fatal | PgSeverity::Panic);
                     said(db.code(), db.message(), fatal)
                 }
-                Err(_) => Self::new(ErrorKind::Store, text),
+                None => Self::new(ErrorKind::Store, text),
             },
             sqlx::Error::PoolClosed => Self::new(ErrorKind::Closed, "the pool was closed").unsent(),
             sqlx::Error::PoolTimedOut => {
@@ -107,7 +107,8 @@ impl From<sqlx::Error> for Trouble {
                 trouble
             }
             _ => Self::new(ErrorKind::Store, text),
-        }
+        };
+        trouble.because_of(error)
     }
 }
 

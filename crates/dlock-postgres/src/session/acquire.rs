@@ -18,6 +18,9 @@ use crate::key::micros;
 /// How often a mark that others change is looked at. They have lost the lock, so they are few.
 const LOOKS: usize = 16;
 
+/// How often a claim is made again that the server has undone for the sake of another transaction.
+const UNDONE: usize = 3;
+
 /// What a claim was answered.
 enum Claim {
     Holds(i64),
@@ -65,6 +68,7 @@ impl SessionLocks {
         let (mut carrier, mut is_spare) = self.carrier().await?;
         let doubt = Trouble::in_doubt;
         let mut again = false;
+        let mut undone = 0;
         // First without waiting, also for those who will.
         let (mut sent, mut claim) = loop {
             let sign = carrier.sign;
@@ -79,6 +83,13 @@ impl SessionLocks {
                     self.end(sign, limit).await.map_err(doubt)?;
                     carrier = self.open().await.map_err(doubt)?;
                     (is_spare, again) = (false, true);
+                }
+                // Undone by the server for the sake of another transaction. The key may have been taken, which no rollback gives back.
+                Err(trouble) if trouble.contended && undone < UNDONE => {
+                    drop(carrier);
+                    self.end(sign, limit).await.map_err(doubt)?;
+                    carrier = self.open().await.map_err(doubt)?;
+                    undone += 1;
                 }
                 Err(trouble) if again => return Err(doubt(trouble)),
                 Err(trouble) => return Err(trouble),
