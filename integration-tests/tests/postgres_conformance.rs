@@ -90,24 +90,19 @@ fn over(config: Config, url: &str) -> Result<Config> {
     Ok(config.table_prefix(prefix.unwrap_or_default()))
 }
 
-/// As the crate's README advises: with time-outs, and a look at each connection that was idle.
+/// As the crate's README advises: with time-outs.
 fn deadpool(url: &str) -> Result<deadpool_postgres::Pool> {
-    use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
+    use deadpool_postgres::{Manager, Pool, Runtime};
     let plain = url.split('?').next().unwrap_or(url);
     let mut config: tokio_postgres::Config = plain.parse().map_err(broken)?;
     config
         .connect_timeout(POOL_PATIENCE)
         .application_name("pool");
-    let recycling = ManagerConfig {
-        recycling_method: RecyclingMethod::Verified,
-    };
-    let manager = Manager::from_config(config, tokio_postgres::NoTls, recycling);
-    let pool = Pool::builder(manager)
+    let pool = Pool::builder(Manager::new(config, tokio_postgres::NoTls))
         .max_size(16)
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(POOL_PATIENCE))
-        .create_timeout(Some(POOL_PATIENCE))
-        .recycle_timeout(Some(POOL_PATIENCE / 4));
+        .create_timeout(Some(POOL_PATIENCE));
     pool.build().map_err(broken)
 }
 
@@ -116,7 +111,8 @@ fn sqlx_pool(url: &str) -> Result<sqlx::PgPool> {
     let options: sqlx::postgres::PgConnectOptions = plain.parse().map_err(broken)?;
     let pool = sqlx::postgres::PgPoolOptions::new()
         .max_connections(16)
-        .acquire_timeout(POOL_PATIENCE);
+        .acquire_timeout(POOL_PATIENCE)
+        .test_before_acquire(false);
     Ok(pool.connect_lazy_with(options.application_name("pool")))
 }
 

@@ -303,7 +303,10 @@ async fn versions_lose_no_update_by_sqlx() {
                 let mut tx = pool.begin().await.expect("a transaction");
                 // The server then undoes one of two that write, which is a conflict too.
                 let strict = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ";
-                sqlx::raw_sql(strict).execute(&mut *tx).await.expect("strict");
+                sqlx::raw_sql(strict)
+                    .execute(&mut *tx)
+                    .await
+                    .expect("strict");
                 stock.commit_if_sqlx(&mut tx, 1_i64, version).await?;
                 let sell = sqlx::query("UPDATE stock SET n = $1").bind(left - 1);
                 sell.execute(&mut *tx).await.expect("an update");

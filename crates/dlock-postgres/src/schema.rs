@@ -22,6 +22,14 @@ const IN_USE: &str = "SELECT EXISTS (SELECT FROM {prefix}locks WHERE owner IS NO
     (SELECT classid::bigint << 32 | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted \
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())))";
 
+/// Ends the migration before it begins when another program has just made what it makes, with the code DLK02. One at a time, as the migration itself.
+const UNLESS_MADE: &str = "SELECT pg_advisory_xact_lock(4983251072931170125); \
+    DO $dlock$ DECLARE made boolean; BEGIN \
+    IF to_regclass('{prefix}meta') IS NULL THEN RETURN; END IF; \
+    EXECUTE 'SELECT count(*) = 3 FROM {prefix}meta WHERE k = ''store'' OR k IN (''lease'', ''session'') AND v = {version}' INTO made; \
+    IF made THEN RAISE EXCEPTION 'made by another program' USING ERRCODE = 'DLK02'; END IF; \
+    END $dlock$";
+
 /// Which store it is, by its own word: the tables' number and the name of their database. A fail-over, another address or a pool
 /// change neither; a copy of the database under another name is another store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -238,13 +246,23 @@ async fn is_in_use(link: &Link, config: &Config, limit: Duration) -> Result<bool
     first(&told)
 }
 
-/// Runs the migration.
+/// Runs the migration, if nobody was quicker: many programs may start at once, and each would keep the others waiting.
 async fn make(link: &Link, config: &Config, limit: Duration) -> Result<(), Trouble> {
     let schema = &config.schema;
     let sql = migration(schema, &config.table_prefix)
         .map_err(|error| Trouble::new(ErrorKind::Invalid, error.message()).unsent())?;
+    let sql = format!(
+        "{}; {sql}",
+        statement(
+            &UNLESS_MADE.replace("{version}", &VERSION.to_string()),
+            config
+        )
+    );
     let made = link.call(Job::Text(&sql), limit).await;
-    made.map(drop).map_err(|trouble| {
+    made.map(drop).or_else(|trouble| match trouble.has_code("DLK02") {
+        true => Ok(()),
+        false => Err(trouble),
+    }).map_err(|trouble| {
         let denied = trouble.has_code("42501");
         let trouble = trouble.about("making the tables").unsent();
         if denied {

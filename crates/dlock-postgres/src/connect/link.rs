@@ -139,6 +139,15 @@ impl Link {
         self.pool.config.answer_timeout
     }
 
+    /// Whether a call takes two trips, see [`Guest::takes_two_trips`](super::guest::Guest::takes_two_trips).
+    pub(crate) fn takes_two_trips(&self) -> bool {
+        #[cfg(any(feature = "deadpool", feature = "sqlx"))]
+        if let Some(guest) = &self.pool.config.guest {
+            return guest.takes_two_trips();
+        }
+        false
+    }
+
     /// Runs one call within the time limit. A deadlock or a serialization failure is tried again, and so is a call on a connection that
     /// turns out to have died: `again` tells the caller that the server may then carry it out twice.
     pub(crate) async fn call(&self, job: Job<'_>, limit: Duration) -> Result<Told, Trouble> {
