@@ -115,7 +115,7 @@ impl From<sqlx::Error> for Trouble {
 /// An error that the server has told.
 fn said(code: &str, message: &str, fatal: bool) -> Trouble {
     let (kind, advice) = classify(code);
-    let mut trouble = Trouble::new(kind, with_advice(advice, &format!("{message}, {code}")));
+    let mut trouble = Trouble::new(kind, with_advice(advice, format_args!("{message}, {code}")));
     trouble.code = Some(code.into());
     trouble.contended = matches!(code, "40001" | "40P01");
     trouble.broken = fatal || kind == ErrorKind::Unreachable;
