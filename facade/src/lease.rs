@@ -37,6 +37,7 @@ fn lives_by_session(url: &mut BackendUrl) -> Result<bool> {
             url.take::<String>("mode")?.as_deref(),
             Some("session" | "advisory")
         ),
+        "postgres" | "postgresql" => url.take::<String>("mode")?.as_deref() == Some("session"),
         _ => false,
     })
 }

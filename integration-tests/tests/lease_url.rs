@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use dlocks::{Capability, ErrorKind, Settings};
-use integration_tests::{EtcdServer, Flavor, RedisServer, ZooKeeperServer};
+use integration_tests::{EtcdServer, Flavor, PostgresServer, RedisServer, ZooKeeperServer};
 
 const SEVEN: Duration = Duration::from_secs(7);
 
@@ -60,6 +60,14 @@ async fn zookeeper_takes_it_as_its_session() {
 async fn mysql_takes_it_in_every_mode() {
     let server = Flavor::MariaDb.start().await.expect("a server");
     for mode in ["lease", "unique", "session", "advisory"] {
+        keeps_for_seven_seconds(&format!("{}?mode={mode}", server.url())).await;
+    }
+}
+
+#[tokio::test]
+async fn postgres_takes_it_in_every_mode() {
+    let server = PostgresServer::start().await.expect("a server");
+    for mode in ["lease", "session"] {
         keeps_for_seven_seconds(&format!("{}?mode={mode}", server.url())).await;
     }
 }

@@ -12,11 +12,11 @@ mod postgres_support;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, Pool};
-use dlock_core::{Capability, ErrorKind, Locks};
+use dlock_core::{Capability, ErrorKind, Locks, MultiLock};
 use dlock_postgres::Config;
 use dlock_postgres::fenced::Fence;
 use dlock_postgres::transaction::TransactionLocks;
-use integration_tests::PostgresServer;
+use integration_tests::{Postgres, PostgresServer};
 use postgres_support::*;
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
@@ -287,4 +287,165 @@ async fn a_transaction_of_sqlx_has_the_lock_until_its_end() {
         }
         tx.commit().await.expect("a commit");
     }
+}
+
+/// The URL of another database of the same server.
+fn of_database(server: &PostgresServer, name: &str) -> String {
+    let (place, _) = server
+        .url()
+        .rsplit_once('/')
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .expect("a path");
+    format!("{place}/{name}")
+}
+
+fn deadpool_at(url: &str) -> Pool {
+    let manager = Manager::new(url.parse().expect("a good URL"), tokio_postgres::NoTls);
+    Pool::builder(manager).max_size(4).build().expect("a pool")
+}
+
+/// Two databases, of which one is a copy of the other: a lock of all must take one in each.
+#[tokio::test(flavor = "multi_thread")]
+async fn pools_of_two_databases_are_two_stores() {
+    let server = shop().await;
+    let first = locks_of(Config::over_deadpool(deadpool(&server, 4))).await;
+    server
+        .sql("CREATE DATABASE other")
+        .await
+        .expect("a database");
+    let url = of_database(&server, "other");
+    let second = locks_of(Config::over_deadpool(deadpool_at(&url))).await;
+    let both = MultiLock::new([
+        first.mutex("a").expect("a name"),
+        second.mutex("a").expect("a name"),
+    ]);
+    let guard = soon("both", both.expect("two").lock()).await.expect("both");
+    for locks in [&first, &second] {
+        let info = locks.inspect("a").await.expect("an answer");
+        assert!(info.is_locked(), "a member was left out");
+    }
+    free(guard).await;
+    assert_ne!(first.identity(), second.identity());
+}
+
+/// What is the same store has one name, however one gets there; a copy of it has another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_has_one_identity_by_every_way() {
+    let server = shop().await;
+    let plain = client(&server.url()).await;
+    let pool = locks_of(Config::over_sqlx(sqlx_pool(&server, 2).await)).await;
+    let addr = server.addr();
+    // The database of the user's name is libpq's default, and a second host that is down changes nothing.
+    let short = client(&format!("postgres://dlock@{addr}")).await;
+    let listed = client(&format!(
+        "postgres://dlock@127.0.0.1:1,{addr}/dlock?connect_timeout=2s"
+    ))
+    .await;
+    for other in [&pool, &short, &listed] {
+        assert_eq!(plain.identity(), other.identity());
+    }
+    let twice = MultiLock::new([
+        plain.mutex("a").expect("a name"),
+        pool.mutex("a").expect("a name"),
+    ]);
+    assert_eq!(twice.expect("one").members().len(), 1);
+    let prefixed = client(&with(&server.url(), "table_prefix=x_")).await;
+    let session = client(&with(&server.url(), "mode=session")).await;
+    for other in [&prefixed, &session] {
+        assert_ne!(plain.identity(), other.identity());
+    }
+    for locks in [&plain, &pool, &short, &listed, &prefixed, &session] {
+        locks.close().await.expect("closed");
+    }
+    until_alone(&server).await;
+    let copy = "CREATE DATABASE copy TEMPLATE dlock";
+    connection(&of_database(&server, "postgres"))
+        .await
+        .batch_execute(copy)
+        .await
+        .expect("a copy");
+    let copy = client(&of_database(&server, "copy")).await;
+    assert_ne!(plain.identity(), copy.identity());
+}
+
+/// Nobody is connected to the database: it can be copied.
+async fn until_alone(server: &PostgresServer) {
+    let admin = connection(&of_database(server, "postgres")).await;
+    soon("all have gone", async {
+        loop {
+            let others = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = 'dlock'";
+            let row = admin.query_one(others, &[]).await.expect("a count");
+            if row.get::<_, i64>(0) == 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+/// What was set before stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_to_listen_changes_no_other_setting() {
+    let server = shop().await;
+    let config = Config::over_deadpool(deadpool(&server, 2))
+        .table_prefix("kept_")
+        .listening_at(&with(&server.url(), "waiter_lease=2s"));
+    let locks = locks_of(config.expect("a good URL")).await;
+    free(lock(&locks, "a").await).await;
+    let tables = "SELECT count(*) FROM pg_tables WHERE tablename IN ('kept_locks', 'dlock_locks')";
+    assert_eq!(server.sql(tables).await.expect("a count").trim(), "1");
+    server.sql("TABLE kept_locks").await.expect("its table");
+}
+
+/// Waiters would never be woken there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_to_listen_must_be_the_pools_own() {
+    let server = shop().await;
+    server
+        .sql("CREATE DATABASE other")
+        .await
+        .expect("a database");
+    let other = of_database(&server, "other");
+    // Also where it has tables of ours.
+    for _ in 0..2 {
+        let config = Config::over_deadpool(deadpool(&server, 2)).listening_at(&other);
+        let connected = config.expect("a good URL").connect().await;
+        let error = connected.expect_err("another database");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("another database"), "{error}");
+        client(&other).await;
+    }
+}
+
+/// A place that looks the same and hears nothing, as a copy of the server does: it is left and tried again ever more rarely.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listener_that_hears_nothing_is_not_opened_all_the_time() {
+    let server = shop().await;
+    client(&server.url()).await;
+    let twin = PostgresServer::start_with(Postgres {
+        follows: Some(server.port()),
+        set: vec!["log_connections=on".to_owned()],
+        ..Postgres::default()
+    });
+    let twin = twin.await.expect("a standby");
+    twin.promote().await.expect("a twin");
+    let config = Config::over_deadpool(deadpool(&server, 4)).listening_at(&twin.url());
+    let locks = locks_of(config.expect("a good URL")).await;
+    let guard = lock(&locks, "a").await;
+    let others = locks_of(
+        Config::over_deadpool(deadpool(&server, 4))
+            .listening_at(&twin.url())
+            .expect("a good URL"),
+    )
+    .await;
+    let opened = || twin.log().matches("connection authorized").count();
+    let before = opened();
+    let waiting = waiter(&others, "a");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let opened = opened() - before;
+    assert!((1..=25).contains(&opened), "{opened} connections in 4 s");
+    free(guard).await;
+    let next = soon("the waiter", waiting).await.expect("no panic");
+    free(next.expect("the lock")).await;
 }

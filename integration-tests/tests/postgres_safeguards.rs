@@ -203,7 +203,7 @@ async fn who_waits_behind_the_dead_is_told_when_the_lease_ends() {
         }
         let ask = |attempt: Uuid| {
             format!(
-                "SELECT number FROM dlock_acquire('{name}', '{attempt}', -1, 60000000, '', '', NULL, 6000000)"
+                "SELECT number FROM dlock_acquire('{name}', '{attempt}', -1, 60000000, '', '', NULL, 6000000, 'c')"
             )
         };
         let (first, second) = (Uuid::new_v4(), Uuid::new_v4());
@@ -482,7 +482,7 @@ async fn calls_wait_for_rows_within_a_limit_and_for_the_log() {
     let conn = connection(&server.url()).await;
     let nobody = "'00000000-0000-0000-0000-000000000000'";
     for call in [
-        format!("dlock_acquire('a', {nobody}, -1, 1, '', NULL, NULL, 1)"),
+        format!("dlock_acquire('a', {nobody}, -1, 1, '', NULL, NULL, 1, 'c')"),
         format!("dlock_release('a', {nobody}, 0)"),
         format!("dlock_renew(ARRAY['a'], ARRAY[{nobody}::uuid], false)"),
         format!("dlock_downgrade('a', {nobody})"),

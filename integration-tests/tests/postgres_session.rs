@@ -9,9 +9,10 @@
 
 mod postgres_support;
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dlock_core::{ErrorKind, Locks};
+use dlock_core::{ErrorKind, Guard, Locks};
 use dlock_postgres::Config;
 use integration_tests::{PgBouncer, PgBouncerServer, Postgres, PostgresServer, until};
 use postgres_support::*;
@@ -155,21 +156,30 @@ async fn promotion_under_a_holder_never_lets_two_hold() {
     primary.kill();
     standby.promote().await.expect("a primary");
     let mutex = other.mutex("a").expect("a name");
+    let first = Arc::new(Mutex::new(Some(guard)));
+    let is_held = move |first: &Mutex<Option<Guard>>| {
+        let first = first.lock().expect("no panic");
+        first.as_ref().is_some_and(Guard::is_held)
+    };
+    let seen = first.clone();
     let next = tokio::spawn(async move {
         loop {
             // While no host takes writes it is an error.
             if let Ok(guard) = mutex.lock().await {
+                assert!(!(guard.is_held() && is_held(&seen)), "two hold");
                 return guard;
             }
         }
     });
-    let release = async {
-        guard.lost().await;
-        drop(guard);
-    };
     // It goes on, or is lost: in both cases it ends, at the latest when we let go.
-    let released = tokio::time::timeout(VALIDITY * 3, release).await;
-    drop(released);
+    let _ = tokio::time::timeout(VALIDITY * 3, async {
+        while is_held(&first) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let guard = first.lock().expect("no panic").take();
+    drop(guard);
     let next = soon("the next one", next).await.expect("no panic");
     assert!(next.token() > token, "{:?} after {token:?}", next.token());
     free(next).await;
@@ -323,6 +333,22 @@ async fn a_claim_that_the_server_undid_keeps_no_key() {
     until("nobody has the key", SOON, || server.sql(keys))
         .await
         .expect("no key");
+    free(lock(&other, "a").await).await;
+}
+
+/// As others who change the same rows make it happen.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_the_server_undoes_is_made_again() {
+    let server = start().await;
+    let (one, other) = (session(&server.url()).await, session(&server.url()).await);
+    free(lock(&one, "a").await).await;
+    let failing = "CREATE SEQUENCE failures; CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+        IF nextval('failures') > 2 THEN RETURN NEW; END IF; RAISE EXCEPTION 'others were quicker' USING ERRCODE = '40001'; END $$; \
+        CREATE TRIGGER fail BEFORE UPDATE ON dlock_sessions FOR EACH ROW EXECUTE FUNCTION fail()";
+    server.sql(failing).await.expect("a trigger");
+    let guard = one.mutex("a").expect("a name").try_lock().await;
+    free(guard.expect("in the end").expect("free")).await;
+    // What was undone has kept no key.
     free(lock(&other, "a").await).await;
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{HeldNow, Mode, Name, Released, SystemClock};
 use dlock_postgres::PostgresBackend;
-use integration_tests::{FaultProxy, PostgresServer, until};
+use integration_tests::{Direction, FaultProxy, PostgresServer, until};
 use postgres_support::*;
 use uuid::Uuid;
 
@@ -186,7 +186,8 @@ impl Hand {
 
     /// What it said, the number, and the token of a mark.
     async fn claim(&self, attempt: Uuid, tries: bool, seen: Option<i64>) -> (i32, i64) {
-        let claim = "SELECT said, number FROM dlock_session_claim($1, $2, 60000000, 1, '', $3, $4)";
+        let claim =
+            "SELECT said, number FROM dlock_session_acquire($1, $2, 60000000, 1, '', $3, $4)";
         let asked = self
             .conn
             .query_one(claim, &[&self.name, &attempt, &tries, &seen])
@@ -374,4 +375,68 @@ async fn an_undo_ends_its_own_attempt_alone() {
     // What was abandoned takes nothing any more.
     let error = one.try_acquire(&stale).await;
     error.map(|found| panic!("{found:?}")).ok();
+}
+
+/// The release was carried out, and whoever asked for it went away before the answer: asked again, it is still that release.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_whose_answer_was_lost_is_still_a_release() {
+    let server = start().await;
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let way = format!("postgres://dlock@{}/dlock", proxy.addr());
+    let one = session(&way).await;
+    let lease = take(&one, "a").await;
+    proxy.pause(Direction::ToClient);
+    let first = {
+        let (one, lease) = (one.clone(), lease.clone());
+        tokio::spawn(async move { one.release(&lease).await })
+    };
+    let free = "SELECT count(*) FROM dlock_sessions WHERE name = 'a' AND owner IS NULL";
+    counts(&server, "it was carried out", free, "1").await;
+    first.abort();
+    first.await.expect_err("it was dropped");
+    proxy.resume();
+    let released = one.release(&lease).await.expect("an answer");
+    assert_eq!(released, Released::Freed);
+}
+
+/// A break by force takes the lock for a moment, to see that it is free. Whoever drops it then must not leave that behind: core knows nothing of
+/// this attempt, so nobody else would end it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_break_that_is_dropped_gives_its_session_back() {
+    let server = start().await;
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let holder = with(&server.url(), "mode=session&session_validity=2s");
+    let holder = backend(&holder).await;
+    take(&holder, "a").await;
+    let way = format!(
+        "postgres://dlock@{}/dlock?mode=session&max_sessions=1&session_validity=2s&answer_timeout=25s",
+        proxy.addr()
+    );
+    let one = backend(&way).await;
+    let breaking = {
+        let one = one.clone();
+        let name = Name::new("a").expect("a name");
+        tokio::spawn(async move { one.break_lock(&name).await })
+    };
+    let counted = "SELECT count(*) FROM dlock_sessions WHERE broken AND dead_at IS NOT NULL";
+    counts(
+        &server,
+        "it waits for the end of the validity",
+        counted,
+        "1",
+    )
+    .await;
+    proxy.delay(Direction::ToClient, Duration::from_millis(700));
+    let freed = "SELECT count(*) FROM dlock_sessions WHERE owner IS NULL AND NOT broken";
+    counts(&server, "it gives the lock back", freed, "1").await;
+    breaking.abort();
+    let dropped = breaking.await;
+    dropped.expect_err("its answer is still under way");
+    proxy.delay(Direction::ToClient, Duration::ZERO);
+    soon("its session is free", async {
+        while one.try_acquire(&request("b")).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
 }

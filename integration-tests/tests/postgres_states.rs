@@ -759,10 +759,11 @@ async fn the_functions_refuse_a_transaction_of_another_kind() {
     let mut conn = connection(&server.url()).await;
     let nobody = "'00000000-0000-0000-0000-000000000000'";
     for call in [
-        format!("SELECT dlock_acquire('a', {nobody}, -1, 1, '', NULL, NULL, 1)"),
+        format!("SELECT dlock_acquire('a', {nobody}, -1, 1, '', NULL, NULL, 1, 'c')"),
         format!("SELECT dlock_release('a', {nobody}, 0)"),
         format!("SELECT dlock_renew(ARRAY['a'], ARRAY[{nobody}::uuid], false)"),
         format!("SELECT dlock_downgrade('a', {nobody})"),
+        format!("SELECT dlock_listen('a', {nobody}, 'c', NULL)"),
         "SELECT dlock_break('a')".to_owned(),
         "SELECT dlock_sweep(1)".to_owned(),
     ] {

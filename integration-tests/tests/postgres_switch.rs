@@ -9,9 +9,11 @@
 
 mod postgres_support;
 
-use std::time::Duration;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
-use integration_tests::{Postgres, PostgresServer, until};
+use dlock_core::{Locks, Settings};
+use integration_tests::{Direction, FaultProxy, Postgres, PostgresServer, until};
 use postgres_support::*;
 
 async fn start() -> PostgresServer {
@@ -97,4 +99,73 @@ async fn renewals_do_not_wait_behind_calls_that_are_stuck() {
         free(taken.expect("the lock")).await;
     }
     free(guard).await;
+}
+
+/// Calls that give up one after the other must not leave a connection each that is still being made.
+#[tokio::test(flavor = "multi_thread")]
+async fn stalled_server_gets_no_more_connections_than_were_promised() {
+    const MOST: usize = 4;
+    let server = start().await;
+    for mode in ["lease", "session"] {
+        let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+        let through = format!(
+            "postgres://dlock@{}/dlock?mode={mode}&connections={MOST}&max_sessions={MOST}&connect_timeout=4s",
+            proxy.addr()
+        );
+        let locks = Locks::builder(backend(&through).await)
+            .settings(Settings::new().trip_timeout(Duration::from_millis(100)))
+            .build()
+            .expect("settings");
+        free(lock(&locks, "warm").await).await;
+        proxy.black_hole(Direction::Both);
+        let end = Instant::now() + Duration::from_secs(3);
+        let calls = (0..3 * MOST).map(|n| {
+            let mutex = locks.mutex(format!("stalled {n}")).expect("a name");
+            async move {
+                while Instant::now() < end {
+                    let tried = mutex.try_lock().await;
+                    tried.expect_err("nobody answers");
+                    // Where all sessions are taken, that is told at once.
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        });
+        let port = proxy.addr().port();
+        let looks = async {
+            let (mut most, mut before) = (0, HashSet::new());
+            while Instant::now() < end {
+                let now = sockets_to(port);
+                // One that is being closed is gone soon.
+                most = most.max(now.intersection(&before).count());
+                before = now;
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+            most
+        };
+        let (_, most) = tokio::join!(futures::future::join_all(calls), looks);
+        // Calls share some, and holders and waiters have their own.
+        let promised = if mode == "lease" { MOST } else { 2 * MOST };
+        assert!(most <= promised, "{mode}: {most} for {promised}");
+        proxy.heal().await;
+        free(lock(&locks, "warm").await).await;
+    }
+}
+
+/// The connections that this process has, or is making, to a port of this machine, by their own port.
+fn sockets_to(port: u16) -> HashSet<String> {
+    const CLOSED_BY_US: [&str; 6] = ["04", "05", "06", "07", "09", "0B"];
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("the kernel's list");
+    let end = format!(":{port:04X}");
+    let mut found = HashSet::new();
+    for line in table.lines() {
+        let mut fields = line.split_whitespace().skip(1).map(str::to_owned);
+        let (Some(from), Some(to), Some(state)) = (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        if to.ends_with(&end) && !CLOSED_BY_US.contains(&state.as_str()) {
+            found.insert(from);
+        }
+    }
+    found
 }

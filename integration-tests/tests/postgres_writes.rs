@@ -9,6 +9,8 @@
 
 mod postgres_support;
 
+use std::time::{Duration, Instant};
+
 use dlock_core::{ErrorKind, FencingToken, Locks};
 use dlock_postgres::fenced::Fence;
 use dlock_postgres::optimistic::{Versioned, retry};
@@ -143,6 +145,50 @@ async fn a_lock_of_a_transaction_lasts_until_its_end() {
     assert_eq!(stock(&server).await, 1);
 }
 
+/// Who does not get it can go on with its transaction: nothing of it is undone, and its time-outs are its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_try_for_the_lock_of_a_transaction_leaves_it_as_it_was() {
+    let server = shop().await;
+    fill(&server, 10).await;
+    let locks = TransactionLocks::new("public", "shop_").expect("a prefix");
+    server.sql(locks.table_sql()).await.expect("a table");
+    let (mut first, mut second) = (
+        connection(&server.url()).await,
+        connection(&server.url()).await,
+    );
+    let pool = sqlx::PgPool::connect(&server.url()).await.expect("a pool");
+    let limit = Duration::from_millis(300);
+    let holder = first.transaction().await.expect("a transaction");
+    assert!(locks.try_lock(&holder, "a").await.expect("an answer"));
+
+    let tx = second.transaction().await.expect("a transaction");
+    let begin = "SET LOCAL lock_timeout = '7s'; UPDATE stock SET n = 9";
+    tx.batch_execute(begin).await.expect("some work");
+    let start = Instant::now();
+    let got = locks.lock_within(&tx, "a", limit).await;
+    assert!(!got.expect("an answer"));
+    assert!(start.elapsed() >= limit, "{:?}", start.elapsed());
+    assert!(!locks.try_lock(&tx, "a").await.expect("an answer"));
+    assert!(locks.try_lock(&tx, "b").await.expect("an answer"));
+    let row = tx.query_one("SHOW lock_timeout", &[]).await;
+    assert_eq!(row.expect("still usable").get::<_, String>(0), "7s");
+    tx.commit().await.expect("a commit");
+    assert_eq!(stock(&server).await, 9);
+
+    let mut tx = pool.begin().await.expect("a transaction");
+    let work = sqlx::query("UPDATE stock SET n = 8");
+    work.execute(&mut *tx).await.expect("some work");
+    let got = locks.lock_within_sqlx(&mut tx, "a", limit).await;
+    assert!(!got.expect("an answer"));
+    let got = locks.try_lock_sqlx(&mut tx, "a").await;
+    assert!(!got.expect("an answer"));
+    holder.rollback().await.expect("a rollback");
+    let got = locks.lock_within_sqlx(&mut tx, "a", SOON).await;
+    assert!(got.expect("an answer"));
+    tx.commit().await.expect("a commit");
+    assert_eq!(stock(&server).await, 8);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stale_holder_cannot_write_behind_a_later_one() {
     let server = shop().await;
@@ -238,4 +284,41 @@ async fn versions_lose_no_update() {
     });
     futures::future::join_all(tasks).await;
     assert_eq!(stock(&server).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_lose_no_update_by_sqlx() {
+    let server = shop().await;
+    fill(&server, 60).await;
+    let pool = sqlx::PgPool::connect(&server.url()).await.expect("a pool");
+    let tasks = (0..3).map(|_| async {
+        let stock = Versioned::new("public.stock", "id", "version").expect("names");
+        for _ in 0..20 {
+            let sold = retry(1000, async || {
+                let version = stock.read_sqlx(&pool, 1_i64).await?.expect("a row");
+                let left: i64 = sqlx::query_scalar("SELECT n FROM stock")
+                    .fetch_one(&pool)
+                    .await
+                    .expect("a row");
+                let mut tx = pool.begin().await.expect("a transaction");
+                // The server then undoes one of two that write, which is a conflict too.
+                let strict = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ";
+                sqlx::raw_sql(strict)
+                    .execute(&mut *tx)
+                    .await
+                    .expect("strict");
+                stock.commit_if_sqlx(&mut tx, 1_i64, version).await?;
+                let sell = sqlx::query("UPDATE stock SET n = $1").bind(left - 1);
+                sell.execute(&mut *tx).await.expect("an update");
+                tx.commit().await.expect("a commit");
+                Ok(())
+            });
+            sold.await.expect("a sale");
+        }
+    });
+    futures::future::join_all(tasks).await;
+    assert_eq!(stock(&server).await, 0);
+    let stock = Versioned::new("stock", "id", "version").expect("names");
+    let nobody = stock.read_sqlx(&pool, 7_i64).await;
+    assert_eq!(nobody.expect("an answer"), None);
 }

@@ -3,7 +3,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
-use dlock_core::{Capabilities, Error, ErrorKind, LockInfo, Name, Operation, Released, Result};
+use dlock_core::{
+    Capabilities, Capability, Error, ErrorKind, LockInfo, Name, Operation, Released, Result,
+};
 
 use crate::config::{Config, LockMode};
 use crate::connect::Link;
@@ -24,21 +26,24 @@ pub struct PostgresBackend {
 
 impl PostgresBackend {
     pub(crate) async fn connect(config: Config) -> Result<Self> {
-        let with_context =
-            |error: Error, operation| error.with_backend("postgres").with_operation(operation);
         config
             .check()
-            .and_then(|()| config.check_files())
-            .map_err(|error| with_context(error, Operation::Configure))?;
+            .map_err(|error| Config::URL.with_context(error))?;
         Self::open(config)
             .await
-            .map_err(|trouble| with_context(trouble.into(), Operation::Connect))
+            .map_err(|trouble| Error::from(trouble).with_operation(Operation::Connect))
+            .map_err(|error| error.with_backend("postgres"))
     }
 
     async fn open(config: Config) -> Result<Self, Trouble> {
         let link = Arc::new(Link::new(config.clone()));
         server::look(&link, &config).await?;
-        schema::prepare(&link, &config, config.connect_timeout).await?;
+        let store = schema::prepare(&link, &config, config.connect_timeout).await?;
+        #[cfg(any(feature = "deadpool", feature = "sqlx"))]
+        if config.guest.is_some() && !config.places.is_empty() {
+            server::check_listener(&link, &config, &store).await?;
+        }
+        let identity = store.text(&config);
         let ask = config.mode == LockMode::Session || config.listen || config.prepare;
         // A pool of the user may be all we have.
         let direct = ask && !config.places.is_empty() && !server::is_pooled(&link).await?;
@@ -46,7 +51,7 @@ impl PostgresBackend {
         match config.mode {
             LockMode::Lease => {
                 let listens = config.listen && direct;
-                let locks = LeaseLocks::new(link.clone(), &config, listens);
+                let locks = LeaseLocks::new(link.clone(), &config, identity, listens);
                 if prepare {
                     link.set_direct(locks.often());
                 }
@@ -59,7 +64,7 @@ impl PostgresBackend {
             }
             LockMode::Session if !direct => Err(server::pooled()),
             LockMode::Session => {
-                let locks = SessionLocks::new(link, config);
+                let locks = SessionLocks::new(link, config, identity);
                 locks.rehearse().await?;
                 Ok(Self {
                     locks: Arc::new(locks),
@@ -94,6 +99,10 @@ impl PostgresBackend {
 }
 
 #[async_trait]
+#[deny(
+    clippy::missing_trait_methods,
+    reason = "a default would answer in place of the mode's own method"
+)]
 impl Backend for PostgresBackend {
     fn capabilities(&self) -> &Capabilities {
         self.locks.capabilities()
@@ -135,6 +144,10 @@ impl Backend for PostgresBackend {
         self.locks.list(prefix).await
     }
 
+    fn bounds_trips_of_list(&self) -> bool {
+        self.locks.bounds_trips_of_list()
+    }
+
     async fn break_lock(&self, name: &Name) -> Result<bool> {
         self.locks.break_lock(name).await
     }
@@ -143,11 +156,23 @@ impl Backend for PostgresBackend {
         self.locks.others_wait(name).await
     }
 
+    async fn changed(&self, name: &Name, seen: Option<&str>) {
+        self.locks.changed(name, seen).await;
+    }
+
+    async fn wanted(&self, lease: &Lease) {
+        self.locks.wanted(lease).await;
+    }
+
     fn sends_in_order(&self) -> bool {
         self.locks.sends_in_order()
     }
 
     async fn close(&self) -> Result<()> {
         self.locks.close().await
+    }
+
+    fn lacks(&self, capability: Capability) -> Error {
+        self.locks.lacks(capability)
     }
 }

@@ -24,16 +24,14 @@ impl Config {
     ///
     /// A setting that is wrong, or when the server cannot be reached or refuses us.
     pub async fn client(&self) -> Result<Client> {
-        let with_context = |error: Error| {
-            error
+        self.check()
+            .map_err(|error| Self::URL.with_context(error))?;
+        let wire = Link::new(self.clone()).open_alone().await;
+        let wire = wire.map_err(|trouble| {
+            Error::from(trouble)
                 .with_backend("postgres")
                 .with_operation(Operation::Connect)
-        };
-        self.check()
-            .and_then(|()| self.check_files())
-            .map_err(with_context)?;
-        let wire = Link::new(self.clone()).open_alone().await;
-        let wire = wire.map_err(|trouble| with_context(trouble.into()))?;
+        })?;
         let (client, driver) = wire.into_parts();
         if let Some(driver) = driver {
             tokio::spawn(driver);

@@ -1,3 +1,5 @@
+mod mode;
+mod place;
 mod url;
 
 use std::fmt;
@@ -5,8 +7,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dlock_core::backend::Host;
+use dlock_core::kit::{self, Login, TIMEOUTS, Tls, TlsOffer, within};
 use dlock_core::{Error, Result};
 
+pub use self::mode::LockMode;
+pub(crate) use self::place::Place;
 use crate::PostgresBackend;
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 use crate::connect::Guest;
@@ -18,42 +23,13 @@ const LONGEST_WAITER_LEASE: Duration = Duration::from_secs(3600);
 const SHORTEST_VALIDITY: Duration = Duration::from_millis(500);
 const LONGEST_VALIDITY: Duration = Duration::from_secs(86_400);
 
-/// How a lock is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum LockMode {
-    /// A row with the time until which it is held.
-    #[default]
-    Lease,
-    /// An advisory lock of a connection of its own, which the server frees with the connection.
-    Session,
-}
-
-impl fmt::Display for LockMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Lease => "lease",
-            Self::Session => "session",
-        })
-    }
-}
-
-/// Where a server listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
-    Tcp(Host),
-    /// The folder of its socket, and the port in the socket's name.
-    Unix(PathBuf, u16),
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(host) => f.write_str(&host.with_port(DEFAULT_PORT)),
-            Self::Unix(folder, port) => write!(f, "{}:{port}", folder.display()),
-        }
-    }
-}
+const TLS: TlsOffer = TlsOffer {
+    crate_name: "dlock-postgres",
+    enabled: cfg!(feature = "tls"),
+    system_ca: true,
+    unverified: true,
+    server_name: true,
+};
 
 /// Where the database is, and how its locks are kept.
 ///
@@ -70,9 +46,7 @@ impl fmt::Display for Place {
 #[must_use = "nothing happens until `connect`"]
 pub struct Config {
     pub(crate) places: Vec<Place>,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
-    pub(crate) password_file: Option<PathBuf>,
+    pub(crate) login: Login,
     pub(crate) database: Option<String>,
     pub(crate) mode: LockMode,
     pub(crate) schema: String,
@@ -86,9 +60,9 @@ pub struct Config {
     pub(crate) max_sessions: usize,
     pub(crate) listen: bool,
     pub(crate) prepare: bool,
-    pub(crate) tls: bool,
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) application_name: String,
+    pub(crate) options: Option<String>,
     /// Whose connections carry the statements, if not our own.
     #[cfg(any(feature = "deadpool", feature = "sqlx"))]
     pub(crate) guest: Option<Guest>,
@@ -112,9 +86,7 @@ impl Config {
     fn at(places: Vec<Place>) -> Self {
         Self {
             places,
-            user: None,
-            password: None,
-            password_file: None,
+            login: Login::default(),
             database: None,
             mode: LockMode::Lease,
             schema: "public".to_owned(),
@@ -128,9 +100,9 @@ impl Config {
             max_sessions: 64,
             listen: true,
             prepare: true,
-            tls: false,
-            ca: None,
-            identity: None,
+            tls: None,
+            application_name: "dlock".to_owned(),
+            options: None,
             #[cfg(any(feature = "deadpool", feature = "sqlx"))]
             guest: None,
         }
@@ -178,17 +150,16 @@ impl Config {
         config
     }
 
-    /// Statements by the pool that is set, and one more connection, which listens for grants, with the place, the login and the certificates of
-    /// these settings: waiters then wake at once.
+    /// Statements by the pool that is set, and one more connection, which listens for grants, at the place and with the login and the certificates
+    /// of a URL: waiters then wake at once. Other settings stay as they are, unless the URL names them. It must lead to the database of the pool,
+    /// which is checked at connect.
     ///
     /// # Errors
     ///
     /// When the URL is wrong.
     #[cfg(any(feature = "deadpool", feature = "sqlx"))]
     pub fn listening_at(self, url: &str) -> Result<Self> {
-        let mut config = Self::from_url(url)?;
-        config.guest = self.guest;
-        Ok(config)
+        self.with_url(url)
     }
 
     /// Whether the statements go by a pool of the user.
@@ -209,25 +180,6 @@ impl Config {
     /// The mode that is set.
     pub fn mode(&self) -> LockMode {
         self.mode
-    }
-
-    /// The user. Default: the one that runs this program, as libpq has it.
-    pub fn user(mut self, user: impl Into<String>) -> Self {
-        self.user = Some(user.into());
-        self
-    }
-
-    /// The password. Default: none.
-    pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.password = Some(password.into());
-        self
-    }
-
-    /// A file that holds the password and nothing else but a line's end. It is read whenever a connection is opened, so a new
-    /// password needs no restart. Default: none.
-    pub fn password_file(mut self, file: impl Into<PathBuf>) -> Self {
-        self.password_file = Some(file.into());
-        self
     }
 
     /// The database. Default: the one named like the user, as libpq has it.
@@ -262,13 +214,13 @@ impl Config {
         self
     }
 
-    /// The longest time to connect and log in, at each host. Default: 5 s. At least 1 ms.
+    /// The longest time to connect and log in, at each host. Default: 5 s. From 1 ms to 10 min.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
         self
     }
 
-    /// The longest time to wait for the answer to a statement, the retries after a deadlock included. Default: 5 s. At least 1 ms.
+    /// The longest time to wait for the answer to a statement, the retries after a deadlock included. Default: 5 s. From 1 ms to 10 min.
     pub fn answer_timeout(mut self, limit: Duration) -> Self {
         self.answer_timeout = limit;
         self
@@ -312,21 +264,15 @@ impl Config {
         self
     }
 
-    /// Whether the connection must be encrypted (feature `tls`). Default: no. The server's certificate and name are checked.
-    pub fn tls(mut self, on: bool) -> Self {
-        self.tls = on;
+    /// How the connections are called in the server's lists (`pg_stat_activity`). Default: `dlock`.
+    pub fn application_name(mut self, name: impl Into<String>) -> Self {
+        self.application_name = name.into();
         self
     }
 
-    /// The file with the certificates to trust instead of the system's, in PEM form.
-    pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
-        self.ca = Some(file.into());
-        self
-    }
-
-    /// The files with a certificate for this client and its key, in PEM form.
-    pub fn identity(mut self, cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
-        self.identity = Some((cert.into(), key.into()));
+    /// Settings of the server for our connections, as in `-c statement_timeout=5s`. Default: none. Many poolers refuse them.
+    pub fn options(mut self, options: impl Into<String>) -> Self {
+        self.options = Some(options.into());
         self
     }
 
@@ -357,105 +303,29 @@ impl Config {
                 "no host is named: write postgres://user@host:port/database, or give a socket's folder as host=/run/postgresql",
             ));
         }
-        for (what, value) in [
-            ("connections", self.connections),
-            ("max_sessions", self.max_sessions),
-        ] {
-            if !(1..=10_000).contains(&value) {
-                return Err(Error::invalid(format!(
-                    "{what} is {value}: it must be from 1 to 10000"
-                )));
-            }
-        }
-        let validity = self.session_validity;
-        if !(SHORTEST_VALIDITY..=LONGEST_VALIDITY).contains(&validity) {
-            return Err(Error::invalid(format!(
-                "session_validity is {validity:?}: it must be from {SHORTEST_VALIDITY:?} to a day"
-            )));
-        }
-        let moment = Duration::from_millis(1);
-        for (what, value) in [
-            ("connect_timeout", self.connect_timeout),
-            ("answer_timeout", self.answer_timeout),
-        ] {
-            if value < moment {
-                return Err(Error::invalid(format!(
-                    "{what} is {value:?}: it must be at least {moment:?}"
-                )));
-            }
-        }
-        if !(SHORTEST_WAITER_LEASE..=LONGEST_WAITER_LEASE).contains(&self.waiter_lease) {
-            return Err(Error::invalid(format!(
-                "waiter_lease is {:?}: it must be from {SHORTEST_WAITER_LEASE:?} to an hour",
-                self.waiter_lease
-            )));
-        }
-        if !cfg!(feature = "tls") && self.tls {
+        within("connections", self.connections, 1..=10_000)?;
+        within("max_sessions", self.max_sessions, 1..=10_000)?;
+        within("connect_timeout", self.connect_timeout, TIMEOUTS)?;
+        within("answer_timeout", self.answer_timeout, TIMEOUTS)?;
+        within(
+            "session_validity",
+            self.session_validity,
+            SHORTEST_VALIDITY..=LONGEST_VALIDITY,
+        )?;
+        within(
+            "waiter_lease",
+            self.waiter_lease,
+            SHORTEST_WAITER_LEASE..=LONGEST_WAITER_LEASE,
+        )?;
+        self.login.check()?;
+        self.tls.as_ref().map_or(Ok(()), |tls| tls.check(TLS))?;
+        let is_socket = |place: &Place| matches!(place, Place::Unix(..));
+        if self.tls.is_some() && self.places.iter().any(is_socket) {
             return Err(Error::invalid(
-                "TLS is asked for, but this program was built without it: enable the feature \"tls\" of the crate dlock-postgres",
-            ));
-        }
-        if !self.tls && (self.ca.is_some() || self.identity.is_some()) {
-            return Err(Error::invalid(
-                "ca, cert and key are for TLS: set sslmode=verify-full, or leave them out",
-            ));
-        }
-        if self.tls
-            && self
-                .places
-                .iter()
-                .any(|place| matches!(place, Place::Unix(..)))
-        {
-            return Err(Error::invalid(
-                "a socket on this machine has no TLS: leave sslmode out, or name a host",
-            ));
-        }
-        if self.password.is_some() && self.password_file.is_some() {
-            return Err(Error::invalid(
-                "password and password_file are both set: give one of them",
+                "a socket on this machine has no TLS: leave tls and sslmode out, or name a host",
             ));
         }
         Ok(())
-    }
-
-    /// Looks whether the files can be read: that would be told as an outage later.
-    pub(crate) fn check_files(&self) -> Result<()> {
-        let identity = self.identity.as_ref();
-        let files = [
-            ("password_file", self.password_file.as_ref()),
-            ("ca", self.ca.as_ref()),
-            ("cert", identity.map(|(cert, _)| cert)),
-            ("key", identity.map(|(_, key)| key)),
-        ];
-        for (what, file) in files {
-            let Some(file) = file else { continue };
-            if let Err(error) = std::fs::File::open(file) {
-                let file = file.display();
-                return Err(Error::invalid(format!(
-                    "{what} is {file}, which cannot be read: {error}"
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// Which locks these are, without secrets.
-    pub(crate) fn identity_text(&self) -> String {
-        if self.places.is_empty() {
-            // The pool knows where it is, and tells nobody.
-            return format!(
-                "postgres://?mode={}&schema={}&table_prefix={}",
-                self.mode, self.schema, self.table_prefix
-            );
-        }
-        format!(
-            "postgres://{}/{}?mode={}&schema={}&table_prefix={}",
-            self.all_places(),
-            self.database.as_deref().unwrap_or_default(),
-            self.mode,
-            self.schema,
-            self.table_prefix
-        )
     }
 
     pub(crate) fn all_places(&self) -> String {
@@ -464,13 +334,13 @@ impl Config {
     }
 }
 
+kit::network_settings!(Config);
+
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("hosts", &self.all_places())
-            .field("user", &self.user)
-            .field("password", &self.password.as_ref().map(|_| "***"))
-            .field("password_file", &self.password_file)
+            .field("login", &self.login)
             .field("database", &self.database)
             .field("mode", &self.mode)
             .field("schema", &self.schema)

@@ -1,41 +1,22 @@
 //! Client error -> [`dlock_core::Error`].
 
-use dlock_core::{Error, ErrorKind};
+use dlock_core::ErrorKind;
+use dlock_core::kit::{self, NOBODY_LISTENS, with_advice};
 use tokio_postgres::error::Severity;
 
-/// What befell one call.
-#[derive(Debug)]
-pub(crate) struct Trouble {
-    pub(crate) kind: ErrorKind,
-    message: String,
-    retryable: bool,
-    /// Whether the server may have done what was asked.
-    sent: bool,
-    /// Whether the connection can no longer be used.
-    pub(crate) broken: bool,
-    /// A deadlock or a serialization failure: the server undid the statement, and it can be tried again at once.
-    pub(crate) contended: bool,
-    pub(crate) timed_out: bool,
-    /// The server's code for it, if it is the server's.
-    pub(crate) code: Option<Box<str>>,
-    source: Option<tokio_postgres::Error>,
+kit::trouble! {
+    /// What befell one call.
+    pub(crate) struct Trouble {
+        /// Whether the connection can no longer be used.
+        pub(crate) broken: bool,
+        /// A deadlock or a serialization failure: the server undid the statement, and it can be tried again at once.
+        pub(crate) contended: bool,
+        /// The server's code for it, if it is the server's.
+        pub(crate) code: Option<Box<str>>,
+    }
 }
 
 impl Trouble {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            retryable: kind.is_retryable(),
-            sent: true,
-            broken: false,
-            contended: false,
-            timed_out: kind == ErrorKind::TimedOut,
-            code: None,
-            source: None,
-        }
-    }
-
     /// The server takes no writes, so a lock there excludes nobody.
     pub(crate) fn read_only(where_: &str) -> Self {
         Self::new(
@@ -67,29 +48,6 @@ impl Trouble {
         )
     }
 
-    /// It is certain that the server did nothing.
-    #[must_use]
-    pub(crate) fn unsent(mut self) -> Self {
-        self.sent = false;
-        self
-    }
-
-    /// An earlier try may have been carried out.
-    #[must_use]
-    pub(crate) fn in_doubt(mut self) -> Self {
-        self.sent = true;
-        self
-    }
-
-    /// Whether it is certain that the server did nothing.
-    pub(crate) fn is_unsent(&self) -> bool {
-        !self.sent
-    }
-
-    pub(crate) fn message(&self) -> &str {
-        &self.message
-    }
-
     pub(crate) fn has_code(&self, code: &str) -> bool {
         self.code.as_deref() == Some(code)
     }
@@ -101,30 +59,11 @@ impl Trouble {
             .iter()
             .any(|code| self.has_code(code))
     }
-
-    /// Says what for.
-    #[must_use]
-    pub(crate) fn about(mut self, what: &str) -> Self {
-        self.message = format!("{what}: {}", self.message);
-        self
-    }
-}
-
-impl From<Trouble> for Error {
-    fn from(trouble: Trouble) -> Self {
-        let error = Self::new(trouble.kind, trouble.message)
-            .with_retryable(trouble.retryable)
-            .after_sending(trouble.sent);
-        match trouble.source {
-            Some(source) => error.with_source(source),
-            None => error,
-        }
-    }
 }
 
 impl From<tokio_postgres::Error> for Trouble {
     fn from(error: tokio_postgres::Error) -> Self {
-        let mut trouble = match error.as_db_error() {
+        let trouble = match error.as_db_error() {
             Some(db) => {
                 let fatal = matches!(
                     db.parsed_severity(),
@@ -134,8 +73,7 @@ impl From<tokio_postgres::Error> for Trouble {
             }
             None => client_side(&error),
         };
-        trouble.source = Some(error);
-        trouble
+        trouble.because_of(error)
     }
 }
 
@@ -144,13 +82,13 @@ impl From<sqlx::Error> for Trouble {
     fn from(error: sqlx::Error) -> Self {
         use sqlx::postgres::{PgDatabaseError, PgSeverity};
         let text = error.to_string();
-        match error {
-            sqlx::Error::Database(error) => match error.try_downcast::<PgDatabaseError>() {
-                Ok(db) => {
+        let trouble = match &error {
+            sqlx::Error::Database(told) => match told.try_downcast_ref::<PgDatabaseError>() {
+                Some(db) => {
                     let fatal = matches!(db.severity(), PgSeverity::Fatal | PgSeverity::Panic);
                     said(db.code(), db.message(), fatal)
                 }
-                Err(_) => Self::new(ErrorKind::Store, text),
+                None => Self::new(ErrorKind::Store, text),
             },
             sqlx::Error::PoolClosed => Self::new(ErrorKind::Closed, "the pool was closed").unsent(),
             sqlx::Error::PoolTimedOut => {
@@ -169,21 +107,24 @@ impl From<sqlx::Error> for Trouble {
                 trouble
             }
             _ => Self::new(ErrorKind::Store, text),
-        }
+        };
+        trouble.because_of(error)
     }
 }
 
 /// An error that the server has told.
 fn said(code: &str, message: &str, fatal: bool) -> Trouble {
     let (kind, advice) = classify(code);
-    let mut trouble = Trouble::new(kind, with_advice(advice, &format!("{message}, {code}")));
+    let mut trouble = Trouble::new(kind, with_advice(advice, format_args!("{message}, {code}")));
     trouble.code = Some(code.into());
     trouble.contended = matches!(code, "40001" | "40P01");
-    trouble.broken = fatal || matches!(classify(code).0, ErrorKind::Unreachable);
+    trouble.broken = fatal || kind == ErrorKind::Unreachable;
     // What fails with an ERROR was undone by the server. With a FATAL it ends the connection, perhaps after the commit: it may have been told to
     // end while it waited for a synchronous standby.
-    trouble.sent = fatal || code.starts_with("57P") || code.starts_with("08");
-    trouble
+    if fatal || code.starts_with("57P") || code.starts_with("08") {
+        return trouble;
+    }
+    trouble.unsent()
 }
 
 fn client_side(error: &tokio_postgres::Error) -> Trouble {
@@ -200,7 +141,7 @@ fn client_side(error: &tokio_postgres::Error) -> Trouble {
         if let Some(io) = inner.downcast_ref::<std::io::Error>() {
             match io.kind() {
                 std::io::ErrorKind::ConnectionRefused => {
-                    advice = "nobody listens there: is the server running?";
+                    advice = NOBODY_LISTENS;
                 }
                 std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied => {
                     advice = "there is no socket that we may use: is the server running, and is it the right folder and port?";
@@ -214,14 +155,14 @@ fn client_side(error: &tokio_postgres::Error) -> Trouble {
             {
                 kind = ErrorKind::Denied;
                 advice = "no TLS with this server: nobody we trust has signed its certificate, or it is for another name. One that the \
-                    server made for itself must be given as the setting ca";
+                    server made for itself must be given as the setting ca; tls=unverified takes any, and whoever offers it";
             }
         }
         cause = inner.source();
     }
     if text.contains("server does not support TLS") {
         kind = ErrorKind::Denied;
-        advice = "the server does not offer TLS: configure it there, or set sslmode=disable";
+        advice = "the server does not offer TLS: configure it there, or leave the setting tls out";
     }
     if text.starts_with("authentication error") || text.contains("password missing") {
         kind = ErrorKind::Denied;
@@ -233,13 +174,6 @@ fn client_side(error: &tokio_postgres::Error) -> Trouble {
     let mut trouble = Trouble::new(kind, with_advice(advice, &text));
     trouble.broken = true;
     trouble
-}
-
-fn with_advice(advice: &str, text: &str) -> String {
-    if advice.is_empty() {
-        return text.to_owned();
-    }
-    format!("{advice} ({text})")
 }
 
 /// The kind, and what to tell a person.
@@ -298,7 +232,7 @@ fn classify(code: &str) -> (ErrorKind, &'static str) {
 
 #[cfg(test)]
 mod tests {
-    use dlock_core::HeldNow;
+    use dlock_core::{Error, HeldNow};
 
     use super::*;
 
@@ -322,7 +256,7 @@ mod tests {
             ("XX000", false, Store, false, false, HeldNow::No),
         ] {
             let trouble = said(code, "said the server", fatal);
-            assert_eq!(trouble.kind, kind, "{code}");
+            assert_eq!(trouble.kind(), kind, "{code}");
             assert_eq!(trouble.broken, broken, "{code}");
             assert_eq!(trouble.contended, contended, "{code}");
             let error = Error::from(trouble);
@@ -337,7 +271,7 @@ mod tests {
         for code in ["28P01", "53300", "25006", "42501"] {
             let later = said(code, "said later", false).unsent().in_doubt();
             assert_eq!(Error::from(later).held_now(), HeldNow::Unknown, "{code}");
-            assert!(said(code, "said at once", false).unsent().is_unsent());
+            assert!(!said(code, "said at once", false).unsent().is_sent());
         }
     }
 }

@@ -90,22 +90,90 @@ impl Versioned {
             .execute(&self.advance, &[key, &seen])
             .await
             .map_err(with_context)?;
-        if changed == 1 {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Conflict,
-            format!("the row no longer has version {seen}: somebody was faster. Read it again, and repeat the work"),
-        )
-        .with_backend("postgres")
-        .with_retryable(true))
+        judge(changed, seen)
     }
+
+    /// As [`read`](Self::read), by the crate sqlx (feature `sqlx`): by a pool, a connection or a transaction.
+    ///
+    /// ```no_run
+    /// # async fn sell(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let stock = dlock_postgres::optimistic::Versioned::new("stock", "id", "version")?;
+    /// let version = stock.read_sqlx(&pool, 42_i64).await?.ok_or("no such row")?;
+    /// let mut tx = pool.begin().await?;
+    /// stock.commit_if_sqlx(&mut tx, 42_i64, version).await?; // a conflict when somebody was faster
+    /// sqlx::query("UPDATE stock SET n = n - 1 WHERE id = 42").execute(&mut *tx).await?;
+    /// tx.commit().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[cfg(feature = "sqlx")]
+    pub async fn read_sqlx<'c, K>(
+        &self,
+        client: impl sqlx::PgExecutor<'c>,
+        key: K,
+    ) -> Result<Option<i64>>
+    where
+        K: for<'q> sqlx::Encode<'q, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send,
+    {
+        sqlx::query_scalar(sqlx::AssertSqlSafe(self.read.as_str()))
+            .bind(key)
+            .persistent(false)
+            .fetch_optional(client)
+            .await
+            .map_err(crate::fenced::explain_sqlx)
+    }
+
+    /// As [`commit_if`](Self::commit_if), in a transaction of the crate sqlx (feature `sqlx`).
+    ///
+    /// # Errors
+    ///
+    /// As [`commit_if`](Self::commit_if).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`commit_if`](Self::commit_if).
+    #[cfg(feature = "sqlx")]
+    pub async fn commit_if_sqlx<K>(
+        &self,
+        tx: &mut sqlx::Transaction<'_, sqlx::Postgres>,
+        key: K,
+        seen: i64,
+    ) -> Result<()>
+    where
+        K: for<'q> sqlx::Encode<'q, sqlx::Postgres> + sqlx::Type<sqlx::Postgres> + Send,
+    {
+        let advance = sqlx::query(sqlx::AssertSqlSafe(self.advance.as_str()));
+        let changed = advance
+            .bind(key)
+            .bind(seen)
+            .persistent(false)
+            .execute(&mut **tx)
+            .await
+            .map_err(crate::fenced::explain_sqlx)?;
+        judge(changed.rows_affected(), seen)
+    }
+}
+
+fn judge(changed: u64, seen: i64) -> Result<()> {
+    if changed == 1 {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Conflict,
+        format!("the row no longer has version {seen}: somebody was faster. Read it again, and repeat the work"),
+    )
+    .with_backend("postgres")
+    .with_retryable(true))
 }
 
 /// Repeats `work` while it ends in a conflict, with randomised, growing pauses, `times` times at most.
 ///
 /// A conflict is one of [`Versioned::commit_if`], and what the server undoes for the sake of another transaction: a serialization failure
-/// and a deadlock, which are known by the [`tokio_postgres::Error`] among the sources of the error. The transaction must have been rolled
+/// and a deadlock, which are known by the error of `tokio_postgres` or sqlx among the sources of the error. The transaction must have been rolled
 /// back, as it is when it is dropped.
 ///
 /// # Errors
@@ -132,13 +200,20 @@ fn is_conflict(error: &Error) -> bool {
     let mut source = std::error::Error::source(error);
     while let Some(inner) = source {
         if let Some(error) = inner.downcast_ref::<tokio_postgres::Error>() {
-            return error
-                .code()
-                .is_some_and(|code| matches!(code.code(), "40001" | "40P01"));
+            return error.code().is_some_and(|code| is_undone(code.code()));
+        }
+        #[cfg(feature = "sqlx")]
+        if let Some(sqlx::Error::Database(error)) = inner.downcast_ref::<sqlx::Error>() {
+            return error.code().is_some_and(|code| is_undone(&code));
         }
         source = inner.source();
     }
     false
+}
+
+/// For the sake of another transaction.
+fn is_undone(code: &str) -> bool {
+    matches!(code, "40001" | "40P01")
 }
 
 fn quoted(name: &str) -> Result<String> {

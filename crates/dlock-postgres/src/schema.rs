@@ -4,17 +4,103 @@ use std::time::Duration;
 
 use dlock_core::{ErrorKind, Result};
 
-use crate::config::Config;
-use crate::connect::{Job, Link};
+use crate::config::{Config, LockMode};
+#[cfg(any(feature = "deadpool", feature = "sqlx"))]
+use crate::connect::Wire;
+use crate::connect::{Job, Link, Row};
 use crate::error::Trouble;
 use crate::key::{check_prefix, check_schema};
+use crate::lease::first;
 
-/// The version of the tables and functions that this program works with.
-const VERSION: i64 = 1;
+/// The version of the tables and functions that this program works with: 2 since a hold has several tokens (see `fence.rs`).
+const VERSION: i64 = 2;
+
+/// Whether somebody holds a lock in these tables. What an older version has left is a hold all the same.
+const IN_USE: &str = "SELECT EXISTS (SELECT FROM {prefix}locks WHERE owner IS NOT NULL AND expires_at > clock_timestamp()) \
+    OR EXISTS (SELECT FROM {prefix}holders WHERE expires_at > clock_timestamp()) \
+    OR EXISTS (SELECT FROM {prefix}sessions WHERE owner IS NOT NULL AND NOT broken AND sign IN \
+    (SELECT classid::bigint << 32 | objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted \
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())))";
+
+/// Ends the migration before it begins when another program has just made what it makes, with the code DLK02. One at a time, as the migration itself.
+const UNLESS_MADE: &str = "SELECT pg_advisory_xact_lock(4983251072931170125); \
+    DO $dlock$ DECLARE made boolean; BEGIN \
+    IF to_regclass('{prefix}meta') IS NULL THEN RETURN; END IF; \
+    EXECUTE 'SELECT count(*) = 3 FROM {prefix}meta WHERE k = ''store'' OR k IN (''lease'', ''session'') AND v = {version}' INTO made; \
+    IF made THEN RAISE EXCEPTION 'made by another program' USING ERRCODE = 'DLK02'; END IF; \
+    END $dlock$";
+
+/// Which store it is, by its own word: the tables' number and the name of their database. A fail-over, another address or a pool
+/// change neither; a copy of the database under another name is another store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoreId {
+    database: String,
+    number: i64,
+}
+
+impl StoreId {
+    /// For people, and for the order of locks in several stores.
+    pub(crate) fn text(&self, config: &Config) -> String {
+        let Self { database, number } = self;
+        let (mode, schema, prefix) = (config.mode, &config.schema, &config.table_prefix);
+        format!(
+            "postgres:{database}?store={number:x}&mode={mode}&schema={schema}&table_prefix={prefix}"
+        )
+    }
+}
+
+/// What the table of versions says.
+#[derive(Debug, Default)]
+struct Found {
+    /// Of the mode that is asked for.
+    version: Option<i64>,
+    /// Of either mode: they are brought up to date together.
+    oldest: Option<i64>,
+    number: Option<i64>,
+    database: String,
+}
+
+impl Found {
+    fn ask(config: &Config) -> String {
+        statement(
+            "SELECT k, v, current_database()::text FROM {prefix}meta WHERE k IN ('lease', 'session', 'store')",
+            config,
+        )
+    }
+
+    fn read(rows: &[Row], mode: LockMode) -> Result<Self, Trouble> {
+        let unreadable = |_| Trouble::unexpected_reply("no version of its tables");
+        let mut found = Self::default();
+        for row in rows {
+            let key: String = row.try_get(0).map_err(unreadable)?;
+            let value: i64 = row.try_get(1).map_err(unreadable)?;
+            found.database = row.try_get(2).map_err(unreadable)?;
+            if key == "store" {
+                found.number = Some(value);
+                continue;
+            }
+            found.oldest = Some(found.oldest.map_or(value, |oldest| oldest.min(value)));
+            if key == mode.to_string() {
+                found.version = Some(value);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The store, if its tables are those of this program.
+    fn store(self) -> Option<StoreId> {
+        let number = self.number.filter(|_| self.version == Some(VERSION))?;
+        Some(StoreId {
+            database: self.database,
+            number,
+        })
+    }
+}
 
 /// The SQL that creates the tables and functions, for those who may not create them from their program.
 ///
-/// Run it once, and connect with [`Config::create_tables`](crate::Config::create_tables) off. Running it again changes nothing. The user of
+/// Run it once, and connect with [`Config::create_tables`](crate::Config::create_tables) off. Running it again changes nothing; on the tables of an
+/// older version it brings them up to date, and programs of that version then take no lock any more. The user of
 /// the locks then needs `USAGE` on the schema, `SELECT`, `INSERT`, `UPDATE` and `DELETE` on these tables, and `USAGE` on the sequence.
 ///
 /// ```
@@ -80,59 +166,125 @@ fn next_name(sql: &str) -> Option<(&str, &'static str, &str)> {
     Some((before, found.1, rest.strip_prefix(found.1)?))
 }
 
-/// Finds the tables as they must be, or creates them.
-pub(crate) async fn prepare(link: &Link, config: &Config, limit: Duration) -> Result<(), Trouble> {
+/// Finds the tables as they must be, or makes them so; and which store it is.
+pub(crate) async fn prepare(
+    link: &Link,
+    config: &Config,
+    limit: Duration,
+) -> Result<StoreId, Trouble> {
     let (schema, prefix) = (&config.schema, &config.table_prefix);
-    let ask = format!("SELECT v FROM {{prefix}}meta WHERE k = '{}'", config.mode);
-    let ask = statement(&ask, config);
-    let mut created = false;
+    let ask = Found::ask(config);
+    let mut made = false;
     loop {
-        match link.call(Job::Ask(&ask, &[]), limit).await {
-            Ok(told) => match told.rows.first().and_then(|row| row.try_get::<i64>(0).ok()) {
-                Some(VERSION) => return Ok(()),
-                Some(other) => {
-                    return Err(Trouble::new(
-                        ErrorKind::Unsupported,
-                        format!(
-                            "the tables {schema}.{prefix}* have version {other}, and this program needs {VERSION}: use another \
-                             table_prefix, or the same version of dlock in all programs"
-                        ),
-                    )
-                    .unsent());
-                }
-                None if created => {
-                    return Err(Trouble::unexpected_reply("no version of its tables"));
-                }
-                None => {}
-            },
-            Err(trouble) if trouble.has_code("42P01") && !created => {}
+        let found = match link.call(Job::Ask(&ask, &[]), limit).await {
+            Ok(told) => Found::read(&told.rows, config.mode)?,
+            Err(trouble) if trouble.has_code("42P01") && !made => Found::default(),
             Err(trouble) => return Err(trouble.about("looking for the tables").unsent()),
+        };
+        let (version, oldest) = (found.version, found.oldest);
+        if let Some(store) = found.store() {
+            return Ok(store);
         }
-        if !config.create_tables {
-            return Err(Trouble::new(
-                ErrorKind::Invalid,
+        let tables = format!("the tables {schema}.{prefix}*");
+        let refuse = |kind, text: String| Err(Trouble::new(kind, text).unsent());
+        if let Some(newer) = version.filter(|version| *version > VERSION) {
+            return refuse(
+                ErrorKind::Unsupported,
                 format!(
-                    "the tables {schema}.{prefix}* are not there, or not those of mode={}: run the SQL of dlock_postgres::migration, or set \
-                     create_tables=true",
-                    config.mode
+                    "{tables} have version {newer}, and this program needs {VERSION}: use another table_prefix, or the same version of \
+                     dlock in all programs"
                 ),
-            )
-            .unsent());
+            );
         }
-        let sql = migration(schema, prefix)
-            .map_err(|error| Trouble::new(ErrorKind::Invalid, error.message()).unsent())?;
-        link.call(Job::Text(&sql), limit).await.map_err(|trouble| {
-            let denied = trouble.has_code("42501");
-            let trouble = trouble.about("creating the tables").unsent();
-            if denied {
-                return trouble.about(&format!(
-                    "the user may create nothing in the schema {schema:?} (GRANT CREATE ON SCHEMA), so let somebody run the SQL of \
-                     dlock_postgres::migration, or set schema"
-                ));
-            }
-            trouble
+        if made {
+            return Err(Trouble::unexpected_reply("no version of its tables"));
+        }
+        let older = oldest.filter(|oldest| *oldest < VERSION);
+        let old = older.map(|older| {
+            format!("{tables} have version {older}, and this program needs {VERSION}")
+        });
+        if !config.create_tables {
+            return match old {
+                Some(old) => refuse(
+                    ErrorKind::Unsupported,
+                    format!(
+                        "{old}: stop the programs of the version before and run the SQL of dlock_postgres::migration, or use another table_prefix"
+                    ),
+                ),
+                None => refuse(
+                    ErrorKind::Invalid,
+                    format!(
+                        "{tables} are not there, or not those of mode={}: run the SQL of dlock_postgres::migration, or set create_tables=true",
+                        config.mode
+                    ),
+                ),
+            };
+        }
+        if let Some(old) = &old
+            && is_in_use(link, config, limit).await?
+        {
+            return refuse(
+                ErrorKind::Unsupported,
+                format!(
+                    "{old}, while a program of the version before holds a lock there: stop those programs first, or use another table_prefix"
+                ),
+            );
+        }
+        let making = make(link, config, limit).await;
+        making.map_err(|trouble| match &old {
+            Some(old) => trouble.about(old),
+            None => trouble,
         })?;
-        created = true;
+        made = true;
+    }
+}
+
+async fn is_in_use(link: &Link, config: &Config, limit: Duration) -> Result<bool, Trouble> {
+    let ask = statement(IN_USE, config);
+    let told = link.call(Job::Ask(&ask, &[]), limit).await;
+    let told = told.map_err(|trouble| trouble.about("looking for holds").unsent())?;
+    first(&told)
+}
+
+/// Runs the migration, if nobody was quicker: many programs may start at once, and each would keep the others waiting.
+async fn make(link: &Link, config: &Config, limit: Duration) -> Result<(), Trouble> {
+    let schema = &config.schema;
+    let sql = migration(schema, &config.table_prefix)
+        .map_err(|error| Trouble::new(ErrorKind::Invalid, error.message()).unsent())?;
+    let sql = format!(
+        "{}; {sql}",
+        statement(
+            &UNLESS_MADE.replace("{version}", &VERSION.to_string()),
+            config
+        )
+    );
+    let made = link.call(Job::Text(&sql), limit).await;
+    made.map(drop).or_else(|trouble| match trouble.has_code("DLK02") {
+        true => Ok(()),
+        false => Err(trouble),
+    }).map_err(|trouble| {
+        let denied = trouble.has_code("42501");
+        let trouble = trouble.about("making the tables").unsent();
+        if denied {
+            return trouble.about(&format!(
+                "the user may not make our tables in the schema {schema:?} (GRANT CREATE ON SCHEMA) or does not own them, so let somebody run \
+                 the SQL of dlock_postgres::migration, or set schema"
+            ));
+        }
+        trouble
+    })
+}
+
+/// Which store a connection of its own leads to; `None` where there are no tables as this program needs them.
+#[cfg(any(feature = "deadpool", feature = "sqlx"))]
+pub(crate) async fn store_at(wire: &mut Wire, config: &Config) -> Result<Option<StoreId>, Trouble> {
+    match wire.ask(&Found::ask(config), &[]).await {
+        Ok(rows) => {
+            let rows: Vec<Row> = rows.into_iter().map(Row::Own).collect();
+            Ok(Found::read(&rows, config.mode)?.store())
+        }
+        Err(trouble) if trouble.has_code("42P01") => Ok(None),
+        Err(trouble) => Err(trouble.unsent()),
     }
 }
 

@@ -1,10 +1,12 @@
 //! What the server is, and whether it can keep locks.
 
-use dlock_core::ErrorKind;
+use dlock_core::{ErrorKind, kit};
 
 use crate::config::Config;
 use crate::connect::{Job, Link, Wire};
 use crate::error::Trouble;
+#[cfg(any(feature = "deadpool", feature = "sqlx"))]
+use crate::schema;
 
 /// The oldest server with all that our functions use. Tests run on 15.
 const OLDEST: i32 = 12;
@@ -67,6 +69,31 @@ pub(crate) async fn is_pooled(link: &Link) -> Result<bool, Trouble> {
     }
 }
 
+/// Refuses a place to listen at that leads elsewhere than the pool: nobody would ever be woken there.
+#[cfg(any(feature = "deadpool", feature = "sqlx"))]
+pub(crate) async fn check_listener(
+    link: &Link,
+    config: &Config,
+    store: &schema::StoreId,
+) -> Result<(), Trouble> {
+    let mut wire = link.open_alone().await?;
+    let limit = link.limit();
+    let found = tokio::time::timeout(limit, schema::store_at(&mut wire, config)).await;
+    let found = found.unwrap_or_else(|_| Err(Trouble::from(kit::no_answer(limit)).unsent()))?;
+    let _ = tokio::time::timeout(limit, wire.close()).await;
+    if found.as_ref() == Some(store) {
+        return Ok(());
+    }
+    Err(Trouble::new(
+        ErrorKind::Invalid,
+        format!(
+            "listening_at leads to another database than the pool's, or its user may not read our tables ({}): name the one that the pool uses",
+            config.all_places()
+        ),
+    )
+    .unsent())
+}
+
 /// A pooler gives our connection to others, and with it what belongs to the session.
 pub(crate) fn pooled() -> Trouble {
     Trouble::new(
@@ -99,13 +126,7 @@ async fn compare(link: &Link) -> Result<bool, Trouble> {
         Wire::close(other).await;
     };
     let _ = tokio::time::timeout(limit, close).await;
-    outcome.unwrap_or_else(|_| {
-        Err(Trouble::new(
-            ErrorKind::TimedOut,
-            format!("the server did not answer within {limit:?}: is it overloaded or hung?"),
-        )
-        .unsent())
-    })
+    outcome.unwrap_or_else(|_| Err(Trouble::from(kit::no_answer(limit)).unsent()))
 }
 
 #[cfg(test)]

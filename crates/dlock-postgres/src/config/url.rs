@@ -1,46 +1,36 @@
-//! Settings from a URL, as libpq writes it.
+//! URL -> settings, as libpq writes it.
 
-use std::path::PathBuf;
+use std::time::Duration;
 
-use dlock_core::backend::{BackendUrl, Host};
+use dlock_core::backend::{BackendUrl, Host, parse_duration};
+use dlock_core::kit::{Login, Tls, Trust, UrlForm, UrlKey, UrlScheme};
 use dlock_core::{Error, Result};
 
 use super::{Config, DEFAULT_PORT, LockMode, Place};
 
-const PARAMETERS: &[&str] = &[
-    "mode",
-    "schema",
-    "table_prefix",
-    "create_tables",
-    "connections",
-    "connect_timeout",
-    "answer_timeout",
-    "waiter_lease",
-    "session_validity",
-    "max_sessions",
-    "listen",
-    "prepare",
-    "host",
-    "port",
-    "user",
-    "password_file",
-    "dbname",
-    "target_session_attrs",
-    "sslmode",
-    "ca",
-    "sslrootcert",
-    "cert",
-    "sslcert",
-    "key",
-    "sslkey",
-];
+const EXAMPLE: &str = "postgres://user:password@host:port/database";
 
 impl Config {
-    /// Reads settings from a URL: `postgres://user:password@host:port/database?key=value`, or `postgresql://…`.
+    /// The URLs that [`from_url`](Config::from_url) reads, as data.
+    pub const URL: UrlForm = UrlForm {
+        backend: "postgres",
+        schemes: &[
+            UrlScheme::new("postgres", EXAMPLE, "a database; several hosts with commas"),
+            UrlScheme::new(
+                "postgresql",
+                "postgresql://user:password@host:port/database",
+                "the same",
+            ),
+        ],
+        keys: &[OWN_KEYS, LIBPQ_KEYS, Login::KEYS, Tls::KEYS],
+    };
+
+    /// Reads `postgres://user:password@host:port/database?key=value`, or `postgresql://…`. Each key is the setting of that name, or one of libpq's;
+    /// `docs/urls.md` lists them all. In mode `session`, `lease` is another word for `session_validity`, which every store knows.
     ///
     /// As libpq has it: several hosts with commas, of which the one that takes writes is used; a folder of a socket as `host=/run/postgresql` or
     /// percent-encoded in the place of the host; `user`, `port` and `dbname` also as parameters; `sslmode`, `sslrootcert`, `sslcert`,
-    /// `sslkey`. The parameters are the settings of this type; the README lists them.
+    /// `sslkey`.
     ///
     /// ```
     /// use dlock_postgres::Config;
@@ -52,37 +42,38 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// Names the part that is wrong, and what to write instead. Passwords are never shown.
+    /// [`ErrorKind::Invalid`](dlock_core::ErrorKind::Invalid), naming the part that is wrong; never with a password in it.
     pub fn from_url(url: &str) -> Result<Self> {
-        let (url, socket) = without_socket(url)?;
-        let mut url = BackendUrl::parse(&url)?;
-        if !matches!(url.scheme(), "postgres" | "postgresql") {
+        Self::at(Vec::new()).with_url(url)
+    }
+
+    /// The settings that a URL names, and these for the rest. Place, login, database and TLS are the URL's alone.
+    pub(super) fn with_url(self, url: &str) -> Result<Self> {
+        let (url, socket) = without_socket(url).map_err(|error| Self::URL.with_context(error))?;
+        Self::URL.read(&url, |url| self.parse(url, socket))
+    }
+
+    fn parse(mut self, url: &mut BackendUrl, socket: Option<String>) -> Result<Self> {
+        refuse(url)?;
+        self.places = places(url, socket)?;
+        if self.places.is_empty() {
             return Err(Error::invalid(format!(
-                "the URL's scheme is {:?}, and this backend takes \"postgres\" or \"postgresql\"",
-                url.scheme()
+                "the URL names no host: write {EXAMPLE}, or give a socket's folder as host=/run/postgresql"
             )));
         }
-        let mut config = Self::at(places(&mut url, socket)?);
-        let database = url.path().trim_start_matches('/').to_owned();
-        if database.contains('/') {
-            return Err(Error::invalid(
-                "the URL's path has more than the name of a database: write postgres://user:password@host:port/database",
-            ));
-        }
-        let named: Option<String> = url.take("dbname")?;
-        if named.is_some() && !database.is_empty() {
-            return Err(Error::invalid(
-                "the URL names the database twice, as path and as dbname: remove one",
-            ));
-        }
-        config.database = named.or((!database.is_empty()).then_some(database));
+        self.database = database(url)?;
+        self.login = Login::take(url)?;
         let user: Option<String> = url.take("user")?;
-        config.user = url.user().map(str::to_owned).or(user);
-        config.password = url.password().map(str::to_owned);
-        config.take_parameters(&mut url)?;
-        url.finish(PARAMETERS)?;
-        config.check()?;
-        Ok(config)
+        if user.is_some() && self.login.user.is_some() {
+            return Err(Error::invalid(
+                "the URL names the user twice, before the host and as user: remove one",
+            ));
+        }
+        self.login.user = self.login.user.or(user);
+        self.tls = take_tls(url)?;
+        self.take_parameters(url)?;
+        self.check()?;
+        Ok(self)
     }
 
     fn take_parameters(&mut self, url: &mut BackendUrl) -> Result<()> {
@@ -97,98 +88,209 @@ impl Config {
                 }
             };
         }
-        if let Some(wanted) = url.take::<String>("target_session_attrs")?
-            && !matches!(wanted.as_str(), "read-write" | "primary" | "any")
+        if self.mode == LockMode::Session
+            && let Some(validity) = url.take_session("session_validity")?
         {
-            return Err(Error::invalid(format!(
-                "the URL's parameter target_session_attrs={wanted:?} is wrong: a lock needs a server that takes writes, so it is read-write \
-                 or primary (any is taken too: of several hosts the one that takes writes is used in any case)"
-            )));
+            self.session_validity = validity;
         }
-        for (key, setting) in [
+        if let Some(limit) = take_connect_timeout(url)? {
+            self.connect_timeout = limit;
+        }
+        if let Some(options) = url.take("options")? {
+            self.options = Some(options);
+        }
+        url.set([
             ("schema", &mut self.schema),
             ("table_prefix", &mut self.table_prefix),
-        ] {
-            if let Some(text) = url.take(key)? {
-                *setting = text;
-            }
-        }
-        for (key, setting) in [
+            ("application_name", &mut self.application_name),
+        ])?;
+        url.set([
             ("create_tables", &mut self.create_tables),
             ("listen", &mut self.listen),
             ("prepare", &mut self.prepare),
-        ] {
-            if let Some(on) = url.take(key)? {
-                *setting = on;
-            }
-        }
-        for (key, setting) in [
+        ])?;
+        url.set([
             ("connections", &mut self.connections),
             ("max_sessions", &mut self.max_sessions),
-        ] {
-            if let Some(number) = url.take(key)? {
-                *setting = number;
-            }
-        }
-        for (key, setting) in [
-            ("connect_timeout", &mut self.connect_timeout),
+        ])?;
+        url.set_durations([
             ("answer_timeout", &mut self.answer_timeout),
             ("waiter_lease", &mut self.waiter_lease),
             ("session_validity", &mut self.session_validity),
-        ] {
-            if let Some(value) = url.take_duration(key)? {
-                *setting = value;
-            }
-        }
-        self.password_file = url.take::<String>("password_file")?.map(PathBuf::from);
-        self.take_tls(url)
-    }
-
-    fn take_tls(&mut self, url: &mut BackendUrl) -> Result<()> {
-        if let Some(mode) = url.take::<String>("sslmode")? {
-            self.tls = match mode.as_str() {
-                "disable" => false,
-                "require" | "verify-ca" | "verify-full" => true,
-                "allow" | "prefer" => {
-                    return Err(Error::invalid(format!(
-                        "the URL's parameter sslmode={mode} leaves it to the network whether anything is encrypted: write verify-full or disable"
-                    )));
-                }
-                other => {
-                    return Err(Error::invalid(format!(
-                        "the URL's parameter sslmode={other:?} is wrong: it is disable or verify-full (require and verify-ca are taken for \
-                         verify-full)"
-                    )));
-                }
-            };
-        }
-        self.ca = one_of(url, "ca", "sslrootcert")?
-            .filter(|ca| ca != "system")
-            .map(PathBuf::from);
-        let cert = one_of(url, "cert", "sslcert")?;
-        let key = one_of(url, "key", "sslkey")?;
-        self.identity = match (cert, key) {
-            (Some(cert), Some(key)) => Some((cert.into(), key.into())),
-            (None, None) => None,
-            _ => {
-                return Err(Error::invalid(
-                    "the URL's parameters cert and key belong together: give both or none",
-                ));
-            }
-        };
-        Ok(())
+        ])
     }
 }
 
-/// A parameter that has our word and libpq's.
-fn one_of(url: &mut BackendUrl, ours: &str, theirs: &str) -> Result<Option<String>> {
-    let (one, other) = (url.take::<String>(ours)?, url.take::<String>(theirs)?);
-    if one.is_some() && other.is_some() {
+#[rustfmt::skip]
+const OWN_KEYS: &[UrlKey] = &[
+    UrlKey::new("mode", "`lease`, `session`", "`lease`", "how locks are kept: rows with a time, or advisory locks of connections"),
+    UrlKey::new("schema", "at most 63 small letters, digits and `_`", "`public`", "where our tables and functions are"),
+    UrlKey::new("table_prefix", "at most 40 small letters, digits and `_`", "`dlock_`", "what their names begin with"),
+    UrlKey::new("create_tables", "`true`, `false`", "`true`", "whether what is missing or older is made at connect"),
+    UrlKey::new("connections", "from 1 to 10000", "8", "the most connections that calls share"),
+    UrlKey::new("max_sessions", "from 1 to 10000", "64", "the most holders and waiters, each with a connection of its own (mode `session`)"),
+    UrlKey::new("connect_timeout", "a duration from 1ms to 10m; a number is seconds, as in libpq", "5s", "how long making a connection may take, at each host"),
+    UrlKey::answer_timeout("5s"),
+    UrlKey::new("waiter_lease", "a duration from 500ms to an hour", "6s", "how long a waiter keeps its place without a sign of life (mode `lease`)"),
+    UrlKey::new("session_validity", "a duration from 500ms to a day", "3s", "for how long a sign of life makes a hold valid (mode `session`)"),
+    UrlKey::new("listen", "`true`, `false`", "`true`", "whether a connection listens for grants (mode `lease`)"),
+    UrlKey::new("prepare", "`true`, `false`", "`true`", "whether the server is told each statement once for a connection; never behind a pooler"),
+    UrlKey::new("application_name", "a text", "`dlock`", "what the connections are called in the server's lists"),
+];
+
+/// libpq's words for what can be said otherwise too, and some that change nothing here.
+#[rustfmt::skip]
+const LIBPQ_KEYS: &[UrlKey] = &[
+    UrlKey::new("host", "names, or the folder of a socket", "", "in the place of the host, with commas"),
+    UrlKey::new("port", "numbers", "5432", "in the place of the port: one for all of `host`, or one for each"),
+    UrlKey::new("user", "a text", "who runs the program", "in the place of the user"),
+    UrlKey::new("dbname", "a text", "the user's name", "in the place of the database"),
+    UrlKey::new("target_session_attrs", "`read-write`, `primary`, `any`", "`read-write`", "of several hosts the one that takes writes is used, whichever is given"),
+    UrlKey::new("options", "as in `-c statement_timeout=5s`", "", "settings of the server for our connections; many poolers refuse them"),
+    UrlKey::new("sslmode", "`disable`, `require`, `verify-ca`, `verify-full`", "`disable`", "`tls` in libpq's words: all but the first are `tls=true`, with the certificate and its name checked"),
+    UrlKey::new("sslrootcert", "a PEM file, or `system`", "", "the same as `ca`"),
+    UrlKey::new("sslcert", "a PEM file", "", "the same as `cert`"),
+    UrlKey::new("sslkey", "a PEM file", "", "the same as `key`"),
+    UrlKey::new("channel_binding", "`disable`, `prefer`", "`disable`", "not used"),
+    UrlKey::new("gssencmode", "`disable`, `prefer`", "`disable`", "not used"),
+];
+
+/// What libpq knows and we do not do, with what to write instead; and what changes nothing.
+fn refuse(url: &mut BackendUrl) -> Result<()> {
+    for (key, instead) in [
+        (
+            "hostaddr",
+            "write the address in the place of the host, and the name in its certificate as server_name",
+        ),
+        (
+            "passfile",
+            "give a file that holds the password and nothing else as password_file",
+        ),
+        (
+            "password",
+            "write it before the host, or give a file as password_file",
+        ),
+        ("service", "write what stands there into the URL"),
+    ] {
+        if url.take::<String>(key)?.is_some() {
+            return Err(Error::invalid(format!(
+                "the URL's parameter {key:?} is libpq's and not ours: {instead}"
+            )));
+        }
+    }
+    for key in ["channel_binding", "gssencmode"] {
+        if let Some(value) = url.take::<String>(key)?
+            && !matches!(value.as_str(), "disable" | "prefer")
+        {
+            return Err(Error::invalid(format!(
+                "the URL's parameter {key}={value:?} asks for what this client cannot do: write disable, or leave it out"
+            )));
+        }
+    }
+    if let Some(wanted) = url.take::<String>("target_session_attrs")?
+        && !matches!(wanted.as_str(), "read-write" | "primary" | "any")
+    {
         return Err(Error::invalid(format!(
-            "the URL's parameters {ours} and {theirs} are the same: give one of them"
+            "the URL's parameter target_session_attrs={wanted:?} is wrong: a lock needs a server that takes writes, so it is read-write \
+             or primary (any is taken too: of several hosts the one that takes writes is used in any case)"
         )));
     }
-    Ok(one.or(other))
+    Ok(())
+}
+
+/// As every store has it, or as libpq has it: a number of seconds.
+fn take_connect_timeout(url: &mut BackendUrl) -> Result<Option<Duration>> {
+    let Some(text) = url.take::<String>("connect_timeout")? else {
+        return Ok(None);
+    };
+    let limit = match text.parse() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds)),
+        Err(_) => parse_duration(&text),
+    };
+    limit.map(Some).map_err(|why| {
+        let why = why.message();
+        Error::invalid(format!(
+            "the URL's parameter connect_timeout={text:?} is wrong: {why}"
+        ))
+    })
+}
+
+fn database(url: &mut BackendUrl) -> Result<Option<String>> {
+    let path = url.path().trim_start_matches('/').to_owned();
+    if path.contains('/') {
+        return Err(Error::invalid(format!(
+            "the URL's path has more than the name of a database: write {EXAMPLE}"
+        )));
+    }
+    let named: Option<String> = url.take("dbname")?;
+    if named.is_some() && !path.is_empty() {
+        return Err(Error::invalid(
+            "the URL names the database twice, as path and as dbname: remove one",
+        ));
+    }
+    Ok(named.or((!path.is_empty()).then_some(path)))
+}
+
+/// TLS in the words of every store, or in libpq's.
+fn take_tls(url: &mut BackendUrl) -> Result<Option<Tls>> {
+    let mode: Option<String> = url.take("sslmode")?;
+    let by_mode = match mode.as_deref() {
+        None | Some("disable") => false,
+        Some("require" | "verify-ca" | "verify-full") => true,
+        Some(mode @ ("allow" | "prefer")) => {
+            return Err(Error::invalid(format!(
+                "the URL's parameter sslmode={mode} leaves it to the network whether anything is encrypted: write verify-full or disable"
+            )));
+        }
+        Some(other) => {
+            return Err(Error::invalid(format!(
+                "the URL's parameter sslmode={other:?} is wrong: it is disable or verify-full (require and verify-ca are taken for \
+                 verify-full)"
+            )));
+        }
+    };
+    if mode.is_some() && url.take::<String>("tls")?.is_some() {
+        return Err(same("tls", "sslmode"));
+    }
+    let (root, cert, key): (Option<String>, Option<String>, Option<String>) = (
+        url.take("sslrootcert")?,
+        url.take("sslcert")?,
+        url.take("sslkey")?,
+    );
+    let Some(mut tls) = Tls::take(url, by_mode)? else {
+        if root.is_some() || cert.is_some() || key.is_some() {
+            return Err(Error::invalid(
+                "sslrootcert, sslcert and sslkey are for TLS, which is off: set sslmode=verify-full, or leave them out",
+            ));
+        }
+        return Ok(None);
+    };
+    if let Some(root) = root {
+        if *tls.trust() != Trust::Usual {
+            return Err(same("ca", "sslrootcert"));
+        }
+        tls = match root.as_str() {
+            "system" => tls.system_ca(),
+            _ => tls.ca_file(root),
+        };
+    }
+    match (cert, key) {
+        (None, None) => {}
+        (Some(_), Some(_)) if tls.identity().is_some() => return Err(same("cert", "sslcert")),
+        (Some(cert), Some(key)) => tls = tls.client_certificate_files(cert, key),
+        _ => {
+            return Err(Error::invalid(
+                "the URL's parameters sslcert and sslkey belong together: give both or none",
+            ));
+        }
+    }
+    Ok(Some(tls))
+}
+
+fn same(ours: &str, theirs: &str) -> Error {
+    Error::invalid(format!(
+        "the URL's parameters {ours} and {theirs} are about the same: give one of them"
+    ))
 }
 
 /// Takes the folder of a socket out of the place of the host, where libpq allows it percent-encoded.
@@ -222,7 +324,8 @@ fn without_socket(url: &str) -> Result<(String, Option<String>)> {
 
 fn places(url: &mut BackendUrl, socket: Option<String>) -> Result<Vec<Place>> {
     let host: Option<String> = url.take("host")?;
-    let port: Option<u16> = url.take("port")?;
+    let port: Option<String> = url.take("port")?;
+    let ports = port.as_deref().map(ports).transpose()?.unwrap_or_default();
     let hosts = url.hosts();
     if !hosts.is_empty() || socket.is_some() {
         if host.is_some() || (port.is_some() && socket.is_none()) {
@@ -231,113 +334,48 @@ fn places(url: &mut BackendUrl, socket: Option<String>) -> Result<Vec<Place>> {
             ));
         }
         if let Some(folder) = socket {
-            return Ok(vec![Place::Unix(
-                folder.into(),
-                port.unwrap_or(DEFAULT_PORT),
-            )]);
+            let port = ports.first().copied().unwrap_or(DEFAULT_PORT);
+            return Ok(vec![Place::Unix(folder.into(), port)]);
         }
         return Ok(hosts.iter().cloned().map(Place::Tcp).collect());
     }
     let Some(host) = host else {
         return Ok(Vec::new());
     };
-    let place = |text: &str| match text.starts_with('/') {
-        true => Place::Unix(text.into(), port.unwrap_or(DEFAULT_PORT)),
-        false => Place::Tcp(Host {
-            name: text.to_owned(),
-            port,
-        }),
+    let hosts: Vec<&str> = host.split(',').collect();
+    if ports.len() > 1 && ports.len() != hosts.len() {
+        return Err(Error::invalid(format!(
+            "the URL has {} hosts and {} ports: give one port for all hosts, or one for each",
+            hosts.len(),
+            ports.len()
+        )));
+    }
+    let place = |(number, host): (usize, &&str)| {
+        let port = ports.get(number).or(ports.first()).copied();
+        match host.starts_with('/') {
+            true => Place::Unix(host.into(), port.unwrap_or(DEFAULT_PORT)),
+            false => Place::Tcp(Host {
+                name: (*host).to_owned(),
+                port,
+            }),
+        }
     };
-    Ok(host.split(',').map(place).collect())
+    Ok(hosts.iter().enumerate().map(place).collect())
+}
+
+fn ports(text: &str) -> Result<Vec<u16>> {
+    let one = |port: &str| {
+        match port {
+        "" => Ok(DEFAULT_PORT),
+        port => port.parse().map_err(|_| {
+            Error::invalid(format!(
+                "the URL's parameter port={text:?} is wrong: it is a number, or one for each host with commas"
+            ))
+        }),
+    }
+    };
+    text.split(',').map(one).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn a_url_sets_everything() {
-        let config = Config::from_url(
-            "postgresql://app:s%40cret@db-1,db-2:5433/shop?mode=lease&schema=locks&table_prefix=l_&connections=3&connect_timeout=1s\
-             &answer_timeout=2s&waiter_lease=10s&create_tables=false&listen=false&target_session_attrs=read-write",
-        )
-        .expect("a good URL");
-        assert_eq!(config.password.as_deref(), Some("s@cret"));
-        assert_eq!(config.connections, 3);
-        assert_eq!(config.waiter_lease, Duration::from_secs(10));
-        assert!(!config.create_tables && !config.listen);
-        assert_eq!(
-            config.identity_text(),
-            "postgres://db-1:5432,db-2:5433/shop?mode=lease&schema=locks&table_prefix=l_"
-        );
-        assert!(!format!("{config:?}").contains("s@cret"));
-    }
-
-    #[test]
-    fn sockets_are_named_as_libpq_names_them() {
-        for url in [
-            "postgres:///shop?host=/run/postgresql&user=app&port=5433",
-            "postgres://app@%2Frun%2Fpostgresql:5433/shop",
-            "postgres://app@/shop?host=/run/postgresql&port=5433",
-            "postgres://app@%2frun%2fpostgresql:5433?dbname=shop",
-        ] {
-            let config = Config::from_url(url).expect(url);
-            assert_eq!(
-                config.places,
-                [Place::Unix("/run/postgresql".into(), 5433)],
-                "{url}"
-            );
-            assert_eq!(config.user.as_deref(), Some("app"), "{url}");
-            assert_eq!(config.database.as_deref(), Some("shop"), "{url}");
-        }
-    }
-
-    #[test]
-    fn mistakes_are_named_without_secrets() {
-        for (url, expected) in [
-            ("mysql://h/d", "takes \"postgres\""),
-            ("postgres:///d", "no host is named"),
-            ("postgres://u:s3cret@h/a/b", "more than the name"),
-            ("postgres://u:s3cret@h/d?dbname=e", "database twice"),
-            ("postgres://u:s3cret@h/d?host=g", "its host twice"),
-            (
-                "postgres://u:s3cret@h/d?mode=fast",
-                "it is lease or session",
-            ),
-            ("postgres://u:s3cret@h/d?table_prefix=a-b", "table_prefix"),
-            ("postgres://u:s3cret@h/d?schema=A", "schema"),
-            (
-                "postgres://u:s3cret@h/d?lease=3s",
-                "not known to \"postgres\"",
-            ),
-            ("postgres://u:s3cret@h/d?connections=0", "from 1 to 10000"),
-            ("postgres://u:s3cret@h/d?waiter_lease=1ms", "from 500ms"),
-            ("postgres://u:s3cret@h/d?connect_timeout=0s", "at least 1ms"),
-            (
-                "postgres://u:s3cret@h/d?sslmode=prefer",
-                "verify-full or disable",
-            ),
-            (
-                "postgres://u:s3cret@h/d?sslmode=on",
-                "disable or verify-full",
-            ),
-            ("postgres://u:s3cret@h/d?cert=c", "belong together"),
-            ("postgres://u:s3cret@h/d?ca=c", "are for TLS"),
-            ("postgres://u:s3cret@h/d?ca=c&sslrootcert=c", "are the same"),
-            (
-                "postgres://u:s3cret@h/d?password_file=f",
-                "give one of them",
-            ),
-            (
-                "postgres://u:s3cret@h/d?target_session_attrs=read-only",
-                "a server that takes writes",
-            ),
-        ] {
-            let text = Config::from_url(url).expect_err(url).to_string();
-            assert!(text.contains(expected), "{text}");
-            assert!(!text.contains("s3cret"), "{text}");
-        }
-    }
-}
+mod tests;

@@ -46,6 +46,17 @@ impl fmt::Debug for Guest {
 }
 
 impl Guest {
+    /// Whether a statement takes two trips: sqlx sends nothing behind a statement before that was answered, so the question whether its transaction
+    /// has ended is a trip of its own.
+    pub(crate) fn takes_two_trips(&self) -> bool {
+        match self {
+            #[cfg(feature = "deadpool")]
+            Self::Deadpool(_) => false,
+            #[cfg(feature = "sqlx")]
+            Self::Sqlx(_) => true,
+        }
+    }
+
     pub(crate) async fn run(&self, job: Job<'_>) -> Result<Vec<Row>, Trouble> {
         match self {
             #[cfg(feature = "deadpool")]
@@ -189,12 +200,13 @@ mod by_sqlx {
         };
         let outcome = match job {
             Job::Ask(sql, args) => {
-                // Without a name at the server, so that a pooler may stand behind the pool. The text is ours.
-                let query = sqlx::query_with(AssertSqlSafe(sql), bind(args)?).persistent(false);
+                // The text is ours. With a name at the server, unless the pool was told that a pooler stands behind it
+                // (`statement_cache_capacity(0)`): that saves a trip.
+                let query = sqlx::query_with(AssertSqlSafe(sql), bind(args)?);
                 let rows = query.fetch_all(&mut **connection).await;
                 let open = match &rows {
                     Ok(_) => {
-                        let asked = sqlx::query_scalar(STILL_OPEN).persistent(false);
+                        let asked = sqlx::query_scalar(STILL_OPEN);
                         asked.fetch_one(&mut **connection).await
                     }
                     Err(_) => Ok(false),

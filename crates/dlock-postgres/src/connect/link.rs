@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use dlock_core::ErrorKind;
 use dlock_core::backend::Backoff;
-use tokio::sync::{Semaphore, oneshot};
+use dlock_core::{ErrorKind, kit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::row::Row;
 use super::wire::{Arg, Often, Sink, Wire};
@@ -17,6 +17,8 @@ use crate::error::Trouble;
 const ASK_AFTER: Duration = Duration::from_secs(5);
 /// When a call takes this long before it is given up, the idle connections are not trusted either.
 const SUSPICIOUS: Duration = Duration::from_millis(250);
+/// How much longer a connection may take to be made whose caller has given up.
+const UNWANTED: Duration = Duration::from_secs(2);
 const SHORTEST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_millis(50);
 
@@ -69,10 +71,10 @@ enum Sending {
 #[derive(Debug)]
 pub(crate) struct Link {
     pool: Arc<Pool>,
-    /// Bounds how many there are.
-    permits: Semaphore,
+    /// Bounds how many there are, those included that are being made.
+    permits: Arc<Semaphore>,
     /// Beside those: a renewal must not wait behind calls that wait for a row.
-    renewals: Semaphore,
+    renewals: Arc<Semaphore>,
     isolated: AtomicBool,
     /// Each of our connections has one at the server, and no pooler in between: it may be told [`Pool::often`].
     direct: AtomicBool,
@@ -100,8 +102,8 @@ pub(crate) struct Told {
 impl Link {
     pub(crate) fn new(config: Config) -> Self {
         Self {
-            permits: Semaphore::new(config.connections),
-            renewals: Semaphore::new(RENEWALS),
+            permits: Arc::new(Semaphore::new(config.connections)),
+            renewals: Arc::new(Semaphore::new(RENEWALS)),
             isolated: AtomicBool::new(false),
             direct: AtomicBool::new(false),
             pool: Arc::new(Pool {
@@ -135,6 +137,15 @@ impl Link {
     /// How long an answer may take.
     pub(crate) fn limit(&self) -> Duration {
         self.pool.config.answer_timeout
+    }
+
+    /// Whether a call takes two trips, see [`Guest::takes_two_trips`](super::guest::Guest::takes_two_trips).
+    pub(crate) fn takes_two_trips(&self) -> bool {
+        #[cfg(any(feature = "deadpool", feature = "sqlx"))]
+        if let Some(guest) = &self.pool.config.guest {
+            return guest.takes_two_trips();
+        }
+        false
     }
 
     /// Runs one call within the time limit. A deadlock or a serialization failure is tried again, and so is a call on a connection that
@@ -173,14 +184,11 @@ impl Link {
                 guard.clear();
                 told
             }
-            Err(_) => Err(Trouble::new(
-                ErrorKind::TimedOut,
-                format!("the server did not answer within {limit:?}: is it overloaded or hung?"),
-            )),
+            Err(_) => Err(kit::no_answer(limit).into()),
         }
     }
 
-    async fn tries(&self, job: Job<'_>, permits: &Semaphore) -> Result<Told, Trouble> {
+    async fn tries(&self, job: Job<'_>, permits: &Arc<Semaphore>) -> Result<Told, Trouble> {
         #[cfg(any(feature = "deadpool", feature = "sqlx"))]
         if let Some(guest) = &self.pool.config.guest {
             return self.tries_as_guest(guest, job, permits).await;
@@ -190,10 +198,11 @@ impl Link {
         let doubt =
             |trouble: Trouble, again: bool| if again { trouble.in_doubt() } else { trouble };
         loop {
-            let Ok(permit) = permits.acquire().await else {
+            let Ok(permit) = permits.clone().acquire_owned().await else {
                 return Err(doubt(closed(), again));
             };
-            let (wire, fresh) = self.wire().await.map_err(|trouble| doubt(trouble, again))?;
+            let wire = self.wire(permit).await;
+            let (wire, fresh, permit) = wire.map_err(|trouble| doubt(trouble, again))?;
             let mut lent = Lent {
                 pool: &self.pool,
                 wire: Some(wire),
@@ -215,7 +224,9 @@ impl Link {
                     self.forget_idle();
                     continue;
                 }
-                Err(trouble) if trouble.broken && !fresh && !trouble.timed_out => {
+                Err(trouble)
+                    if trouble.broken && !fresh && trouble.kind() != ErrorKind::TimedOut =>
+                {
                     // The others are as old as this one.
                     self.forget_idle();
                     again |= !trouble.has_code("25006");
@@ -260,7 +271,7 @@ impl Link {
                     });
                 }
                 // It may have died while nobody used it: once more.
-                Err(trouble) if trouble.broken && !trouble.is_unsent() && !again => {
+                Err(trouble) if trouble.broken && trouble.is_sent() && !again => {
                     again = !trouble.has_code("25006");
                     if !again {
                         return Err(trouble);
@@ -277,30 +288,43 @@ impl Link {
     }
 
     /// An idle connection, or a new one (`true`).
-    async fn wire(&self) -> Result<(Wire, bool), Trouble> {
+    async fn wire(
+        &self,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<(Wire, bool, OwnedSemaphorePermit), Trouble> {
         if self.pool.is_closed() {
             return Err(closed());
         }
         let idle = self.pool.idle().pop();
         if let Some(mut wire) = idle {
             if wire.idle_for() < ASK_AFTER || wire.text("").await.is_ok() {
-                return Ok((wire, false));
+                return Ok((wire, false, permit));
             }
             self.forget_idle();
         }
         // In a task of its own: a caller that gives up must not make the next one begin again. With a slow server or a short limit
-        // there would never be a connection.
-        let (give, get) = oneshot::channel();
+        // there would never be a connection. The permit goes with it, or a server that stalls would get a connection from every caller
+        // that gave up; so it must not last, or the first callers after the stall would wait for it.
+        let (mut give, get) = oneshot::channel();
         let pool = self.pool.clone();
         let direct = self.direct.load(Ordering::Relaxed);
         tokio::spawn(async move {
-            let opened = pool.open_shared(direct).await;
-            if let Err(Ok(unwanted)) = give.send(opened) {
+            let mut opens = std::pin::pin!(pool.open_shared(direct));
+            let opened = tokio::select! {
+                biased;
+                opened = &mut opens => opened,
+                () = give.closed() => match tokio::time::timeout(UNWANTED, opens).await {
+                    Ok(opened) => opened,
+                    Err(_) => return,
+                },
+            };
+            if let Err((Ok(unwanted), permit)) = give.send((opened, permit)) {
                 pool.put(unwanted);
+                drop(permit);
             }
         });
         match get.await {
-            Ok(opened) => Ok((opened?, true)),
+            Ok((opened, permit)) => Ok((opened?, true, permit)),
             Err(_) => Err(closed()),
         }
     }
@@ -398,7 +422,9 @@ impl Pool {
         let all = all.join("; ");
         match troubles.pop() {
             Some(last) if troubles.is_empty() => Err(last.unsent()),
-            Some(last) => Err(Trouble::new(last.kind, format!("no host will do: {all}")).unsent()),
+            Some(last) => {
+                Err(Trouble::new(last.kind(), format!("no host will do: {all}")).unsent())
+            }
             None => Err(closed()),
         }
     }
@@ -456,7 +482,7 @@ impl Drop for Lent<'_> {
 }
 
 fn closed() -> Trouble {
-    Trouble::new(ErrorKind::Closed, "the client was closed").unsent()
+    Trouble::from(kit::closed()).unsent()
 }
 
 /// When a call is given up after a while, a silent network may be the cause: connections that are idle are then forgotten.

@@ -2,88 +2,145 @@
 #![cfg(feature = "tls")]
 
 use std::io;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use dlock_core::ErrorKind;
+use dlock_core::kit::{Pem, Tls, Trust};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::Socket;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
 
-use crate::config::Config;
 use crate::error::Trouble;
 
 /// Reads the files anew for each connection, so that new certificates need no restart.
-pub(super) fn connector(config: &Config) -> Result<Connector, Trouble> {
-    let mut roots = RootCertStore::empty();
-    match &config.ca {
-        Some(file) => {
-            for certificate in certificates("ca", file)? {
-                roots
-                    .add(certificate)
-                    .map_err(|error| bad_file("ca", file, &error))?;
-            }
-        }
-        None => {
-            let found = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(found.certs);
-            if roots.is_empty() {
-                return Err(Trouble::new(
-                    ErrorKind::Invalid,
-                    "this system has no certificates of its own to trust: give a file as the setting ca",
-                )
-                .unsent());
-            }
-        }
-    }
+pub(super) fn connector(tls: &Tls) -> Result<Connector, Trouble> {
     // Named, so that no other crate of the program has a say.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
+    let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(|error| Trouble::new(ErrorKind::Invalid, error.to_string()).unsent())?
-        .with_root_certificates(roots);
-    let tls = match &config.identity {
+        .map_err(|error| unusable(error.to_string()))?;
+    let builder = match tls.trust() {
+        Trust::Anybody => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anybody(provider))),
+        Trust::Authority(ca) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates("ca", ca)? {
+                roots
+                    .add(certificate)
+                    .map_err(|error| bad("ca", ca, &error))?;
+            }
+            builder.with_root_certificates(roots)
+        }
+        _ => builder.with_root_certificates(system_roots()?),
+    };
+    let config = match tls.identity() {
         None => builder.with_no_client_auth(),
         Some((cert, key)) => {
             let chain = certificates("cert", cert)?;
-            let private =
-                PrivateKeyDer::from_pem_file(key).map_err(|error| bad_file("key", key, &error))?;
+            let private = PrivateKeyDer::from_pem_slice(&read("key", key)?)
+                .map_err(|error| bad("key", key, &error))?;
             builder
                 .with_client_auth_cert(chain, private)
-                .map_err(|error| bad_file("cert", cert, &error))?
+                .map_err(|error| bad("cert", cert, &error))?
         }
     };
-    Ok(Connector(TlsConnector::from(Arc::new(tls))))
+    Ok(Connector {
+        tls: TlsConnector::from(Arc::new(config)),
+        name: tls.name().map(str::to_owned),
+    })
 }
 
-fn certificates(what: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, Trouble> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file)
-        .map_err(|error| bad_file(what, file, &error))?
-        .collect();
-    let all = all.map_err(|error| bad_file(what, file, &error))?;
+fn system_roots() -> Result<RootCertStore, Trouble> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        let none =
+            "this system has no certificates of its own to trust: give a file as the setting ca";
+        return Err(unusable(none.to_owned()));
+    }
+    Ok(roots)
+}
+
+fn certificates(what: &str, pem: &Pem) -> Result<Vec<CertificateDer<'static>>, Trouble> {
+    let text = read(what, pem)?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let all = all.map_err(|error| bad(what, pem, &error))?;
     if all.is_empty() {
-        return Err(bad_file(what, file, &"it holds no certificate"));
+        return Err(bad(what, pem, &"it holds no certificate"));
     }
     Ok(all)
 }
 
-fn bad_file(what: &str, file: &Path, why: &dyn std::fmt::Display) -> Trouble {
-    let file = file.display();
-    Trouble::new(
-        ErrorKind::Invalid,
-        format!("{what} is {file}, which cannot be used: {why}"),
-    )
-    .unsent()
+fn read(what: &str, pem: &Pem) -> Result<Vec<u8>, Trouble> {
+    pem.read(what)
+        .map_err(|error| Trouble::from(error).unsent())
+}
+
+fn bad(what: &str, pem: &Pem, why: &dyn std::fmt::Display) -> Trouble {
+    unusable(format!("{what} ({pem:?}) cannot be used: {why}"))
+}
+
+fn unusable(text: String) -> Trouble {
+    Trouble::new(ErrorKind::Invalid, text).unsent()
+}
+
+/// Takes every certificate, and checks only that the server has its key.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, cert, dss, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, cert, dss, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
 }
 
 #[derive(Clone)]
-pub(super) struct Connector(TlsConnector);
+pub(super) struct Connector {
+    tls: TlsConnector,
+    /// The name to check, if it is not the host's.
+    name: Option<String>,
+}
 
 pub(crate) struct Named {
     connector: TlsConnector,
@@ -96,9 +153,10 @@ impl MakeTlsConnect<Socket> for Connector {
     type Error = rustls::pki_types::InvalidDnsNameError;
 
     fn make_tls_connect(&mut self, domain: &str) -> Result<Named, Self::Error> {
+        let name = self.name.as_deref().unwrap_or(domain);
         Ok(Named {
-            connector: self.0.clone(),
-            server: ServerName::try_from(domain.to_owned())?,
+            connector: self.tls.clone(),
+            server: ServerName::try_from(name.to_owned())?,
         })
     }
 }

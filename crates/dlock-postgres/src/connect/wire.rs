@@ -288,22 +288,27 @@ async fn dial(
             to.port(*port);
         }
     }
-    if let Some(user) = &config.user {
-        to.user(user.clone());
+    let login = config.login.now().await;
+    let (user, password) = login.map_err(|error| Trouble::from(error).unsent())?;
+    if let Some(user) = user {
+        to.user(user);
     }
     if let Some(database) = &config.database {
         to.dbname(database.clone());
     }
-    if let Some(password) = password(config)? {
+    if let Some(password) = password {
         to.password(password);
     }
-    to.application_name("dlock");
+    if let Some(options) = &config.options {
+        to.options(options);
+    }
+    to.application_name(&config.application_name);
     to.keepalives_idle(Duration::from_secs(30));
     #[cfg(feature = "tls")]
-    if config.tls {
+    if let Some(tls) = &config.tls {
         to.ssl_mode(tokio_postgres::config::SslMode::Require);
         let (client, connection) = to
-            .connect(tls::connector(config)?)
+            .connect(tls::connector(tls)?)
             .await
             .map_err(|error| Trouble::from(error).unsent())?;
         return Ok((client, Box::pin(talk(connection, sink))));
@@ -314,21 +319,6 @@ async fn dial(
         .await
         .map_err(|error| Trouble::from(error).unsent())?;
     Ok((client, Box::pin(talk(connection, sink))))
-}
-
-fn password(config: &Config) -> Result<Option<String>, Trouble> {
-    let Some(file) = &config.password_file else {
-        return Ok(config.password.clone());
-    };
-    let text = std::fs::read_to_string(file).map_err(|error| {
-        let file = file.display();
-        Trouble::new(
-            ErrorKind::Denied,
-            format!("password_file is {file}, which cannot be read: {error}"),
-        )
-        .unsent()
-    })?;
-    Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
 }
 
 async fn within<T>(

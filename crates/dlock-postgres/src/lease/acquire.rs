@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::backend::{Busy, Lease, Outcome, Request};
-use dlock_core::{ErrorKind, Mode};
+use dlock_core::{ErrorKind, Mode, kit};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
@@ -75,7 +75,8 @@ impl LeaseLocks {
         };
         let (name, label) = (request.name().as_str(), request.label());
         let attempt = request.attempt();
-        let args: [Arg<'_>; 8] = [
+        let client = self.listener.channel();
+        let args: [Arg<'_>; 9] = [
             (&name, Type::TEXT),
             (attempt.as_uuid(), Type::UUID),
             (&kind, Type::INT4),
@@ -84,6 +85,7 @@ impl LeaseLocks {
             (&channel, Type::TEXT),
             (&bell, Type::INT8),
             (&patience, Type::INT8),
+            (&client, Type::TEXT),
         ];
         // Read before the first byte is sent (C7).
         let sent = request.now();
@@ -114,17 +116,8 @@ impl LeaseLocks {
                 stray: told.again,
                 deaf: busy == 4,
             }),
-            Some(2) => Err(doubt(Trouble::new(
-                ErrorKind::Store,
-                "this attempt was abandoned: make a new one",
-            ))),
-            Some(3) => Err(doubt(Trouble::new(
-                ErrorKind::Conflict,
-                format!(
-                    "this semaphore is in use with {number} permits, not as {}: everybody must give the same limit",
-                    request.mode()
-                ),
-            ))),
+            Some(2) => Err(doubt(kit::abandoned().into())),
+            Some(3) => Err(doubt(kit::other_limit(number, request.mode()).into())),
             _ => Err(Trouble::unexpected_reply("something unknown to an acquire")),
         }
     }

@@ -29,21 +29,6 @@ impl LeaseLocks {
     }
 }
 
-impl LeaseLocks {
-    /// Whether somebody of another client stands in the queue.
-    pub(crate) async fn is_waited_for(&self, name: &Name) -> Result<bool, Trouble> {
-        let name = name.as_str();
-        let args: [Arg<'_>; 1] = [(&name, Type::TEXT)];
-        let job = Job::Ask(&self.sql.waiters, &args);
-        for row in self.link.call(job, self.link.limit()).await?.rows {
-            if !self.listener.is_ours(get(&row, 0)?) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-}
-
 /// The rows of one lock.
 pub(crate) fn lock(name: &Name, rows: &[Row]) -> Result<LockInfo, Trouble> {
     let mut info = LockInfo::new(name.clone());

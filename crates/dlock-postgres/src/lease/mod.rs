@@ -5,6 +5,7 @@ mod inspect;
 mod release;
 mod renew;
 mod wait;
+mod wanted;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use crate::error::Trouble;
 use crate::fence::TURNS;
 use crate::schema;
 
-/// How soon a waiter that listens wakes, with nobody disturbing.
+/// How soon a waiter that listens wakes, and a holder hears that somebody waits, with nobody disturbing.
 const BOUND: Duration = Duration::from_millis(50);
 /// The longest pause of a waiter that asks.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
@@ -54,6 +55,7 @@ struct Statements {
     inspect: String,
     list: String,
     waiters: String,
+    listen: String,
 }
 
 impl Statements {
@@ -62,7 +64,7 @@ impl Statements {
         let look = |which: &str| fill(&include_str!("../sql/look.sql").replace("{which}", which));
         Self {
             acquire: fill(
-                "SELECT said, number, last_token FROM {prefix}acquire($1, $2, $3, $4, $5, $6, $7, $8)",
+                "SELECT said, number, last_token FROM {prefix}acquire($1, $2, $3, $4, $5, $6, $7, $8, $9)",
             ),
             release: fill("SELECT {prefix}release($1, $2, $3)"),
             renew: fill("SELECT renewed, left_out FROM {prefix}renew($1, $2, $3)"),
@@ -72,21 +74,22 @@ impl Statements {
             inspect: look("name = $1"),
             list: look("starts_with(name, $1)"),
             waiters: fill(
-                "SELECT attempt FROM {prefix}waiters WHERE name = $1 AND until > clock_timestamp()",
+                "SELECT EXISTS (SELECT FROM {prefix}waiters WHERE name = $1 AND client <> $2 AND until > clock_timestamp())",
             ),
+            listen: fill("SELECT {prefix}listen($1, $2, $3, $4)"),
         }
     }
 }
 
 impl LeaseLocks {
     /// `listens`: no pooler stands in between, and the user wants it.
-    pub(crate) fn new(link: Arc<Link>, config: &Config, listens: bool) -> Self {
+    pub(crate) fn new(link: Arc<Link>, config: &Config, identity: String, listens: bool) -> Self {
         Self {
             sql: Statements::new(config),
             waiter_lease: config.waiter_lease,
             listener: Listener::new(link.clone(), listens),
             capabilities: capabilities(listens),
-            identity: config.identity_text(),
+            identity,
             link,
         }
     }
@@ -101,9 +104,10 @@ impl LeaseLocks {
                 Type::INT4,
                 long.clone(),
                 text.clone(),
+                text.clone(),
+                long.clone(),
+                long.clone(),
                 text,
-                long.clone(),
-                long.clone(),
             ],
         ];
         vec![
@@ -146,7 +150,11 @@ fn capabilities(listens: bool) -> Capabilities {
     capabilities.inspect = true;
     capabilities.break_lock = true;
     capabilities.turns = TURNS;
-    capabilities.wanted = Hearing::Asks;
+    capabilities.wanted = if listens {
+        Hearing::Told { bound: BOUND }
+    } else {
+        Hearing::Asks
+    };
     capabilities.durability = "a hold is a committed row: it survives a restart of the server, and a fail-over as far as the standby has received it";
     capabilities
 }
@@ -206,6 +214,10 @@ impl Backend for LeaseLocks {
     async fn others_wait(&self, name: &Name) -> bool {
         // Who cannot be asked is not waited for: a holder gives way to somebody who is there.
         self.is_waited_for(name).await.unwrap_or(false)
+    }
+
+    async fn wanted(&self, lease: &Lease) {
+        self.until_wanted(lease).await;
     }
 
     async fn close(&self) -> Result<()> {

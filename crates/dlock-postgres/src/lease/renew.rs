@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::backend::{Lease, Renewal};
-use dlock_core::{Error, LossReason};
+use dlock_core::{Error, ErrorKind, LossReason};
 use futures::{StreamExt, stream};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
@@ -74,13 +74,16 @@ impl LeaseLocks {
             (&wait, Type::BOOL),
         ];
         let job = Job::Ask(&self.sql.renew, &args);
-        // A half, so that a second connection gets its chance when the first is silent.
+        // A half, so that a second connection gets its chance when the first is silent. Two trips would not fit into that on a slow network.
         let shortest = batch.iter().map(|lease| lease.renewal_limit()).min();
-        let limit = shortest.unwrap_or(Duration::MAX) / 2;
+        let tries = if self.link.takes_two_trips() { 1 } else { 2 };
+        let limit = shortest.unwrap_or(Duration::MAX) / tries;
         // One that waits for a row that somebody keeps must not take a connection from those that need not.
         let turns = if wait { Turns::Calls } else { Turns::Renewals };
         let told = match self.link.call_by(job, limit, turns).await {
-            Err(trouble) if trouble.timed_out => self.link.call_by(job, limit, turns).await?,
+            Err(trouble) if trouble.kind() == ErrorKind::TimedOut && tries > 1 => {
+                self.link.call_by(job, limit, turns).await?
+            }
             told => told?,
         };
         let mut extended = Extended::default();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlock_core::backend::{AttemptId, Backoff, Busy, Lease, Outcome, Request};
 use dlock_core::{Moment, Result};
@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::LONGEST_PAUSE;
 use super::LeaseLocks;
 use super::acquire::{Reply, Stray, TOMBSTONE_TTL, Wait};
+use super::wanted::ListeningHolds;
 use crate::connect::{Ear, Link};
 use crate::fence;
 
@@ -25,6 +26,9 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 const OPENING_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// Pauses of the listener between two tries to connect.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+/// A connection that has listened for so long was a good one: the next one is made at once. One that is at the wrong place is found out
+/// sooner, and must not be made again and again without a pause.
+const LASTED: Duration = Duration::from_secs(10);
 
 /// Where messages for the waiters of one client arrive.
 #[derive(Debug, Default)]
@@ -44,7 +48,7 @@ impl Inbox {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A message: the attempt whose turn has come, and the token if it holds the lock for its whole lease.
+    /// A grant: the attempt whose turn has come, and the token if it holds the lock for its whole lease.
     fn deliver(&self, payload: &str) {
         let (attempt, token) = payload.split_once(' ').unwrap_or((payload, ""));
         let Ok(attempt) = Uuid::try_parse(attempt) else {
@@ -91,6 +95,9 @@ pub(crate) struct Listener {
 struct Shared {
     link: Arc<Link>,
     inbox: Inbox,
+    /// Who wants to hear that others wait.
+    holds: ListeningHolds,
+    /// By which the client is known at the server, also if nobody listens there.
     channel: String,
     bell: Mutex<Option<i64>>,
     /// Rung when the connection that listens does so at the wrong server.
@@ -106,6 +113,7 @@ impl Listener {
             shared: Arc::new(Shared {
                 link,
                 inbox: Inbox::default(),
+                holds: ListeningHolds::default(),
                 channel: format!("dlock_{}", Uuid::new_v4().simple()),
                 bell: Mutex::default(),
                 moved: Notify::new(),
@@ -137,7 +145,7 @@ impl Listener {
     }
 
     /// The server that was asked does not know this bell: after a switch-over the old primary may live on, with the connection that listens.
-    fn is_deaf(&self, bell: i64) {
+    pub(super) fn is_deaf(&self, bell: i64) {
         let mut kept = self.shared.bell();
         // Not if there is another by now.
         if *kept == Some(bell) {
@@ -147,7 +155,7 @@ impl Listener {
     }
 
     /// Begins to listen, if nobody does: the runtime of an earlier one may have ended.
-    fn begin(&self) {
+    pub(super) fn begin(&self) {
         if !self.on || self.shared.running.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -163,10 +171,20 @@ impl Listener {
         self.shared.opening.load(Ordering::Acquire)
     }
 
-    /// Whether it is an attempt of this client that waits.
-    pub(crate) fn is_ours(&self, attempt: Uuid) -> bool {
-        let attempt = AttemptId::from(attempt);
-        self.shared.inbox.locked().contains_key(&attempt)
+    pub(super) fn is_on(&self) -> bool {
+        self.on
+    }
+
+    pub(super) fn channel(&self) -> &str {
+        &self.shared.channel
+    }
+
+    pub(super) fn bell(&self) -> Option<i64> {
+        *self.shared.bell()
+    }
+
+    pub(super) fn holds(&self) -> &ListeningHolds {
+        &self.shared.holds
     }
 
     pub(crate) fn close(&self) {
@@ -196,27 +214,38 @@ impl Drop for End {
 }
 
 impl Shared {
+    /// A message is a grant for one who waits, or says to one who holds that somebody waits.
+    fn deliver(&self, payload: &str) {
+        let Some(attempt) = payload.strip_prefix('?') else {
+            return self.inbox.deliver(payload);
+        };
+        if let Ok(attempt) = Uuid::try_parse(attempt) {
+            self.holds.call(AttemptId::from(attempt));
+        }
+    }
+
     fn bell(&self) -> MutexGuard<'_, Option<i64>> {
         self.bell.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Listens as long as the connection lives, and makes another one as long as anybody waits.
     async fn listen(&self) {
-        let mut backoff = Backoff::new(RECONNECT.0, RECONNECT.1);
+        let mut pause = RECONNECT.0;
         loop {
             self.opening.store(true, Ordering::Release);
             let opened = Ear::open(&self.link, &self.channel).await;
             self.opening.store(false, Ordering::Release);
             match opened {
                 Ok(mut ear) => {
-                    backoff.reset();
+                    let since = Instant::now();
                     *self.bell() = Some(ear.bell);
                     // What was told before is lost, and nobody knew the bell: each looks once, and says it.
                     self.inbox.wake_all();
+                    self.holds.call_all();
                     loop {
                         tokio::select! {
                             heard = ear.hear() => match heard {
-                                Ok(message) => self.inbox.deliver(&message),
+                                Ok(message) => self.deliver(&message),
                                 Err(trouble) => {
                                     let error = trouble.message();
                                     tracing::debug!(error, "the connection that listens has ended");
@@ -234,6 +263,9 @@ impl Shared {
                     }
                     *self.bell() = None;
                     self.inbox.wake_all();
+                    if since.elapsed() >= LASTED {
+                        pause = RECONNECT.0;
+                    }
                 }
                 Err(trouble) => {
                     tracing::debug!(error = trouble.message(), "no connection to listen with");
@@ -241,10 +273,12 @@ impl Shared {
                     self.inbox.wake_all();
                 }
             }
-            if self.inbox.locked().is_empty() {
+            if self.inbox.locked().is_empty() && self.holds.is_empty() {
                 return;
             }
-            tokio::time::sleep(backoff.pause()).await;
+            // Not all clients of a server in step.
+            tokio::time::sleep(pause.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
+            pause = (pause * 2).min(RECONNECT.1);
         }
     }
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::backend::{Busy, Lease, Outcome, Request};
-use dlock_core::{ErrorKind, Mode, Moment};
+use dlock_core::{ErrorKind, Mode, Moment, kit};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::types::Type;
 
 use super::connection::Carrier;
-use super::{CarriedBy, Hold, SessionLocks, State, undo, within};
+use super::{CarriedBy, Hold, SessionLocks, State, within};
 use crate::connect::Arg;
 use crate::error::Trouble;
 use crate::fence;
@@ -17,6 +17,9 @@ use crate::key::micros;
 
 /// How often a mark that others change is looked at. They have lost the lock, so they are few.
 const LOOKS: usize = 16;
+
+/// How often a claim is made again that the server has undone for the sake of another transaction.
+const UNDONE: usize = 3;
 
 /// What a claim was answered.
 enum Claim {
@@ -36,13 +39,7 @@ impl SessionLocks {
             .unsent());
         }
         let attempt = request.attempt();
-        if undo::is_abandoned(attempt) {
-            return Err(Trouble::new(
-                ErrorKind::Store,
-                "this attempt was abandoned: make a new one",
-            )
-            .unsent());
-        }
+        kit::refuse_abandoned(attempt)?;
         if let Some(hold) = self.held(attempt) {
             return self.again(request, &hold).await;
         }
@@ -53,7 +50,7 @@ impl SessionLocks {
         let nothing_left = match &outcome {
             Ok(Outcome::Held(_)) => false,
             Ok(Outcome::Busy(_)) => true,
-            Err(trouble) => trouble.is_unsent(),
+            Err(trouble) => !trouble.is_sent(),
         };
         if nothing_left {
             self.attempts().remove(&attempt);
@@ -71,6 +68,7 @@ impl SessionLocks {
         let (mut carrier, mut is_spare) = self.carrier().await?;
         let doubt = Trouble::in_doubt;
         let mut again = false;
+        let mut undone = 0;
         // First without waiting, also for those who will.
         let (mut sent, mut claim) = loop {
             let sign = carrier.sign;
@@ -85,6 +83,13 @@ impl SessionLocks {
                     self.end(sign, limit).await.map_err(doubt)?;
                     carrier = self.open().await.map_err(doubt)?;
                     (is_spare, again) = (false, true);
+                }
+                // Undone by the server for the sake of another transaction. The key may have been taken, which no rollback gives back.
+                Err(trouble) if trouble.contended && undone < UNDONE => {
+                    drop(carrier);
+                    self.end(sign, limit).await.map_err(doubt)?;
+                    carrier = self.open().await.map_err(doubt)?;
+                    undone += 1;
                 }
                 Err(trouble) if again => return Err(doubt(trouble)),
                 Err(trouble) => return Err(trouble),
@@ -220,6 +225,7 @@ impl SessionLocks {
             carried_by: tokio::sync::Mutex::new(CarriedBy {
                 sign: carrier.sign,
                 carrier: Some(carrier),
+                is_release_sent: false,
             }),
             token,
             _permit: permit,

@@ -25,7 +25,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dlock_core::backend::{AttemptId, Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{
-    Capabilities, ErrorKind, Hearing, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
+    Capabilities, Hearing, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp, kit,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::types::Type;
@@ -77,6 +77,8 @@ struct Hold {
 struct CarriedBy {
     carrier: Option<Carrier>,
     sign: i64,
+    /// A release was sent, and its answer was not seen: what is free now may have been freed by it.
+    is_release_sent: bool,
 }
 
 #[derive(Debug)]
@@ -105,7 +107,7 @@ impl Statements {
         Self {
             wait: fill("SELECT pg_advisory_lock({prefix}session_key($1))::text"),
             claim: fill(
-                "SELECT said, number, mark FROM {prefix}session_claim($1, $2, $3, $4, $5, $6, $7)",
+                "SELECT said, number, mark FROM {prefix}session_acquire($1, $2, $3, $4, $5, $6, $7)",
             ),
             prove: fill("SELECT {prefix}session_prove($1, $2, $3)"),
             go_on: fill("SELECT {prefix}session_go_on($1, $2, $3, $4)"),
@@ -156,7 +158,7 @@ impl Statements {
 }
 
 impl SessionLocks {
-    pub(crate) fn new(link: Arc<Link>, config: Config) -> Self {
+    pub(crate) fn new(link: Arc<Link>, config: Config, identity: String) -> Self {
         let mut capabilities = Capabilities::new("postgres");
         capabilities.fencing = true;
         capabilities.wake_up = WakeUp::Push { bound: WAKE_UP };
@@ -177,7 +179,7 @@ impl SessionLocks {
             attempts: Mutex::default(),
             spare: Mutex::default(),
             capabilities,
-            identity: config.identity_text(),
+            identity,
             link,
             config,
         }
@@ -260,10 +262,5 @@ async fn within<T>(
 ) -> Result<T, Trouble> {
     tokio::time::timeout(limit, answer)
         .await
-        .unwrap_or_else(|_| {
-            Err(Trouble::new(
-                ErrorKind::TimedOut,
-                format!("the server did not answer within {limit:?}: is it overloaded or hung?"),
-            ))
-        })
+        .unwrap_or_else(|_| Err(kit::no_answer(limit).into()))
 }

@@ -28,8 +28,8 @@ impl SessionLocks {
             ]
         };
         // Taken out while it is asked: if this is dropped, the connection ends with it.
-        let mut doubt = false;
         if let Some(mut carrier) = carried_by.carrier.take() {
+            carried_by.is_release_sent = true;
             match within(limit, carrier.number(&self.sql.release, &args(&true))).await {
                 Ok(said) => {
                     self.attempts().remove(&attempt);
@@ -41,17 +41,18 @@ impl SessionLocks {
                 }
                 Err(trouble) => {
                     tracing::debug!(error = trouble.message(), "a release on another connection");
-                    doubt = true;
                 }
             }
         }
         self.end(carried_by.sign, limit).await?;
         let args = args(&false);
+        // An earlier call may have been carried out too.
+        let tried = std::mem::replace(&mut carried_by.is_release_sent, true);
         let told = self.link.call(Job::Ask(&self.sql.release, &args), limit);
         let told = told.await?;
         let said: i32 = first(&told)?;
         self.attempts().remove(&attempt);
-        released(said, doubt || told.again)
+        released(said, tried || told.again)
     }
 }
 

@@ -13,8 +13,7 @@ use crate::error::Trouble;
 
 /// Whether a trouble says nothing about the connection. A server that refuses writes was demoted: the hold goes on at another.
 fn is_of_the_question(trouble: &Trouble) -> bool {
-    let silent = trouble.timed_out || trouble.kind == ErrorKind::TimedOut;
-    !trouble.broken && !silent && !trouble.has_code("25006")
+    !trouble.broken && trouble.kind() != ErrorKind::TimedOut && !trouble.has_code("25006")
 }
 
 impl SessionLocks {

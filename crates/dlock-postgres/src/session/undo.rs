@@ -1,19 +1,16 @@
 //! The undo of an attempt, and the end of a hold by force.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use dlock_core::backend::{AttemptId, Outcome, Request};
-use dlock_core::{Mode, Name, SystemClock};
+use dlock_core::{Mode, Name, SystemClock, kit};
 use tokio_postgres::types::Type;
 
 use super::{SessionLocks, State, within};
 use crate::connect::{Arg, Job};
 use crate::error::Trouble;
 
-/// How long an abandoned attempt is remembered.
-const REMEMBER: Duration = Duration::from_secs(300);
 /// How often a lock that was broken is asked for.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
@@ -28,7 +25,7 @@ impl SessionLocks {
     /// Ends the connection of an attempt, and removes its mark.
     pub(super) async fn undo(&self, request: &Request) -> Result<(), Trouble> {
         let attempt = request.attempt();
-        remember_abandoned(attempt);
+        kit::remember_abandoned(attempt);
         let Some(state) = self.attempts().get(&attempt).cloned() else {
             return Ok(());
         };
@@ -97,6 +94,10 @@ impl SessionLocks {
         let request = Request::new(name.clone(), Mode::Exclusive, Arc::new(SystemClock))
             .with_trip_timeout(self.config.answer_timeout)
             .with_lease(self.config.session_validity);
+        let _left = OwnAttempt {
+            locks: self,
+            attempt: request.attempt(),
+        };
         let outcome = async {
             loop {
                 let pause = match self.take(&request, false).await? {
@@ -122,22 +123,17 @@ impl SessionLocks {
     }
 }
 
-/// Attempts that were abandoned. Requests of an attempt come from its process alone, and those under way end with their connection; so the
-/// process remembers it, for all clients in it.
-static ABANDONED: Mutex<VecDeque<(Instant, AttemptId)>> = Mutex::new(VecDeque::new());
-
-fn remember_abandoned(attempt: AttemptId) {
-    let mut abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
-    while abandoned
-        .front()
-        .is_some_and(|(since, _)| since.elapsed() > REMEMBER)
-    {
-        abandoned.pop_front();
-    }
-    abandoned.push_back((Instant::now(), attempt));
+/// An attempt that core knows nothing of, and so will not undo. However it ends, also with the future that made it, nothing of it stays here: the
+/// connection is closed, and the next holder waits for its mark as for that of any other who did not leave in order.
+struct OwnAttempt<'a> {
+    locks: &'a SessionLocks,
+    attempt: AttemptId,
 }
 
-pub(super) fn is_abandoned(attempt: AttemptId) -> bool {
-    let abandoned = ABANDONED.lock().unwrap_or_else(PoisonError::into_inner);
-    abandoned.iter().any(|(_, known)| *known == attempt)
+impl Drop for OwnAttempt<'_> {
+    fn drop(&mut self) {
+        kit::remember_abandoned(self.attempt);
+        let left = self.locks.attempts().remove(&self.attempt);
+        drop(left);
+    }
 }

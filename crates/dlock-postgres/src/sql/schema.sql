@@ -1,13 +1,15 @@
 -- The tables and functions of mode lease. Times are by the server's clock.
--- {prefix}meta      lease: the version of all this; swept: no row that was removed had a higher token
+-- {prefix}meta      lease: the version of all this; swept: no row that was removed had a higher token; store: a number that was drawn for these
+--                   tables, by which all clients know that it is the same store, however they get there
 -- {prefix}tokens    where fencing tokens and places in queues come from: a sequence is never rolled back (C11). A name's next token is
 --                   above its last one in any case: logical replication leaves sequences behind
 -- {prefix}locks     one row for each name: the exclusive hold, and the last token. A free lock has no owner.
 --                   crowd: there may be rows in {prefix}holders or {prefix}waiters; doubt_until: till then there may be some in
---                   {prefix}abandoned
+--                   {prefix}abandoned; ear: the channel of a holder that wants to hear who waits for it, else empty
 -- {prefix}holders   one row for each shared holder (permits = 0) and each permit (permits = the semaphore's limit)
 -- {prefix}waiters   the queue: first come, first served by ticket. permits = -1: wants it alone. bell: a lock that the connection keeps
---                   which listens for this waiter; nobody hears a bell that is free
+--                   which listens for this waiter; nobody hears a bell that is free. client: the channel of its client, also if nobody
+--                   listens there
 -- {prefix}abandoned attempts that must not take effect any more, remembered for some minutes
 --
 -- Everybody who changes anything of a name locks its row in {prefix}locks first and looks at the clock and at the other tables after
@@ -27,7 +29,8 @@ CREATE TABLE IF NOT EXISTS {prefix}locks (
   expires_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   crowd boolean NOT NULL DEFAULT false,
   doubt_until timestamptz NOT NULL DEFAULT '-infinity',
-  label text NOT NULL DEFAULT ''
+  label text NOT NULL DEFAULT '',
+  ear text NOT NULL DEFAULT ''
 ) WITH (fillfactor = 50);
 CREATE TABLE IF NOT EXISTS {prefix}holders (
   name text COLLATE "C" NOT NULL,
@@ -38,6 +41,7 @@ CREATE TABLE IF NOT EXISTS {prefix}holders (
   taken_at timestamptz NOT NULL,
   expires_at timestamptz NOT NULL,
   label text NOT NULL,
+  ear text NOT NULL DEFAULT '',
   PRIMARY KEY (name, attempt)
 ) WITH (fillfactor = 50);
 CREATE TABLE IF NOT EXISTS {prefix}waiters (
@@ -51,6 +55,7 @@ CREATE TABLE IF NOT EXISTS {prefix}waiters (
   bell bigint,
   until timestamptz NOT NULL,
   label text NOT NULL,
+  client text NOT NULL DEFAULT '',
   PRIMARY KEY (name, ticket)
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX IF NOT EXISTS {index}waiters_attempt ON {prefix}waiters (attempt);
@@ -58,6 +63,13 @@ CREATE TABLE IF NOT EXISTS {prefix}abandoned (
   attempt uuid PRIMARY KEY,
   until timestamptz NOT NULL
 );
+
+-- From version 1 to 2. Its function that grants is gone: a token of version 1 was the number itself, and is 64 times as high now, so a program of
+-- version 1 that still runs must take nothing any more.
+ALTER TABLE {prefix}locks ADD COLUMN IF NOT EXISTS ear text NOT NULL DEFAULT '';
+ALTER TABLE {prefix}holders ADD COLUMN IF NOT EXISTS ear text NOT NULL DEFAULT '';
+ALTER TABLE {prefix}waiters ADD COLUMN IF NOT EXISTS client text NOT NULL DEFAULT '';
+DROP FUNCTION IF EXISTS {prefix}acquire(text, uuid, integer, bigint, text, text, bigint, bigint);
 
 -- What every function that changes something begins with. The two that are called most look first whether it is
 -- needed, which is quicker than the call. A caller that gets DLK01 begins a transaction of the right kind itself.
@@ -112,7 +124,8 @@ BEGIN
     IF w.permits < 0 THEN
       alone := true;
       free_at := ends;
-      UPDATE {prefix}locks SET owner = w.attempt, token = fresh, lease_us = w.lease_us, taken_at = a_now, expires_at = ends, label = w.label
+      UPDATE {prefix}locks SET owner = w.attempt, token = fresh, lease_us = w.lease_us, taken_at = a_now, expires_at = ends, label = w.label,
+        ear = ''
       WHERE name = a_name;
     ELSE
       sharing := sharing + 1;
@@ -139,11 +152,13 @@ END $dlock$;
 
 -- Takes a lock, confirms a grant, or keeps a place in the queue alive: one function for the three, idempotent by attempt.
 -- arguments  name; attempt; kind: -1 alone, 0 shared, else the limit of a semaphore; lease, us; label; channel to tell a grant to, NULL: does
---            not wait, '': asks again by itself; bell of the connection that listens; how long a waiter may be silent, us
+--            not wait, '': asks again by itself; bell of the connection that listens; how long a waiter may be silent, us; the channel of
+--            its client, also if nobody listens there
 -- returns    said: 1 held, and the number is the token; 0 busy, and the number is the time after which asking again is worth it (us,
---            0: not known); 4 the same, and nobody here keeps the bell, so it stands in the queue as one that asks again; 2 abandoned; 3 conflict, and the number is the limit in use. And the last token that was given out before
+--            0: not known); 4 the same, and nobody here keeps the bell, so it stands in the queue as one that asks again; 2 abandoned;
+--            3 conflict, and the number is the limit in use. And the last token that was given out before
 CREATE OR REPLACE FUNCTION {prefix}acquire(a_name text, a_attempt uuid, a_kind integer, a_lease bigint, a_label text, a_channel text,
-  a_bell bigint, a_patience bigint, OUT said integer, OUT number bigint, OUT last_token bigint)
+  a_bell bigint, a_patience bigint, a_client text, OUT said integer, OUT number bigint, OUT last_token bigint)
 LANGUAGE plpgsql AS $dlock$
 DECLARE
   t timestamptz;
@@ -161,7 +176,7 @@ BEGIN
   -- The short way: plainly free. When somebody else changes the row meanwhile, the server reads it again and evaluates all of this anew.
   IF a_kind < 0 THEN
     UPDATE {prefix}locks SET owner = a_attempt, token = greatest(nextval('{prefix}tokens'), token + 1), lease_us = a_lease, label = a_label,
-      taken_at = clock_timestamp(), expires_at = clock_timestamp() + lasts
+      taken_at = clock_timestamp(), expires_at = clock_timestamp() + lasts, ear = ''
     WHERE name = a_name AND (owner IS NULL OR expires_at <= clock_timestamp()) AND NOT crowd AND doubt_until <= clock_timestamp()
     RETURNING token INTO number;
     IF FOUND THEN
@@ -204,7 +219,8 @@ BEGIN
         IF FOUND THEN RETURN; END IF;
       END IF;
       INSERT INTO {prefix}waiters VALUES (a_name, nextval('{prefix}tokens'), a_attempt, a_kind, a_lease, a_patience, a_channel, a_bell,
-        t + a_patience * interval '1 microsecond', a_label);
+        t + a_patience * interval '1 microsecond', a_label, a_client);
+      IF l.ear NOT IN ('', a_client) THEN PERFORM pg_notify(l.ear, '?' || l.owner); END IF;
       IF NOT l.crowd THEN UPDATE {prefix}locks SET crowd = true WHERE name = a_name; END IF;
       RETURN;
     END IF;
@@ -227,7 +243,8 @@ BEGIN
     SELECT greatest(nextval('{prefix}tokens'), token + 1) INTO number FROM {prefix}locks WHERE name = a_name;
     DELETE FROM {prefix}waiters WHERE name = a_name AND attempt = a_attempt;
     IF a_kind < 0 THEN
-      UPDATE {prefix}locks SET owner = a_attempt, token = number, lease_us = a_lease, label = a_label, taken_at = t, expires_at = t + lasts
+      UPDATE {prefix}locks SET owner = a_attempt, token = number, lease_us = a_lease, label = a_label, taken_at = t, expires_at = t + lasts,
+        ear = ''
       WHERE name = a_name;
     ELSE
       INSERT INTO {prefix}holders VALUES (a_name, a_attempt, a_kind, number, a_lease, t, t + lasts, a_label);
@@ -253,7 +270,10 @@ BEGIN
       WHERE name = a_name AND attempt = a_attempt;
       IF NOT FOUND THEN
         INSERT INTO {prefix}waiters VALUES (a_name, nextval('{prefix}tokens'), a_attempt, a_kind, a_lease, a_patience, a_channel, a_bell,
-          t + a_patience * interval '1 microsecond', a_label);
+          t + a_patience * interval '1 microsecond', a_label, a_client);
+        PERFORM pg_notify(h.ear, '?' || h.attempt) FROM (
+          SELECT ear, owner AS attempt FROM {prefix}locks WHERE name = a_name AND owner IS NOT NULL AND expires_at > t
+          UNION ALL SELECT ear, attempt FROM {prefix}holders WHERE name = a_name) h WHERE h.ear NOT IN ('', a_client);
         IF s.head IS NULL THEN s.head := a_attempt; END IF;
       END IF;
     END IF;
@@ -306,7 +326,7 @@ BEGIN
     THEN
       fresh := greatest(nextval('{prefix}tokens'), l.token + 1);
       DELETE FROM {prefix}waiters WHERE name = a_name AND ticket = w.ticket;
-      UPDATE {prefix}locks SET owner = w.attempt, token = fresh, lease_us = w.lease_us, taken_at = t, label = w.label,
+      UPDATE {prefix}locks SET owner = w.attempt, token = fresh, lease_us = w.lease_us, taken_at = t, label = w.label, ear = '',
         expires_at = t + w.lease_us * interval '1 microsecond', crowd = EXISTS (SELECT FROM {prefix}waiters v WHERE v.name = a_name)
       WHERE name = a_name;
       PERFORM pg_notify(w.channel, w.attempt || ' ' || fresh);
@@ -370,11 +390,35 @@ BEGIN
   IF NOT FOUND OR l.owner IS DISTINCT FROM a_attempt OR l.expires_at <= t THEN
     RETURN EXISTS (SELECT FROM {prefix}holders WHERE name = a_name AND attempt = a_attempt AND permits = 0 AND expires_at > t);
   END IF;
-  INSERT INTO {prefix}holders VALUES (a_name, a_attempt, 0, l.token, l.lease_us, l.taken_at, l.expires_at, l.label);
+  INSERT INTO {prefix}holders VALUES (a_name, a_attempt, 0, l.token, l.lease_us, l.taken_at, l.expires_at, l.label, l.ear);
   UPDATE {prefix}locks SET owner = NULL, expires_at = t WHERE name = a_name;
   PERFORM {prefix}settle(a_name, NULL, t);
   PERFORM {prefix}finish(a_name);
   RETURN true;
+END $dlock$;
+
+-- A holder listens: from now on whoever comes to wait tells its channel, unless it is of the same client. The row of the lock is locked first, as it
+-- is by those who come: either they see the ear, or they are seen here.
+-- arguments  name; attempt; channel of its client; bell of the connection that listens
+-- returns    1 somebody of another client waits; 0 nobody, or the hold is gone; 4 nobody here keeps the bell: who listens does so elsewhere
+CREATE OR REPLACE FUNCTION {prefix}listen(a_name text, a_attempt uuid, a_client text, a_bell bigint) RETURNS integer
+LANGUAGE plpgsql AS $dlock$
+DECLARE
+  t timestamptz;
+  l record;
+BEGIN
+  PERFORM {prefix}begin();
+  SELECT owner, expires_at, ear INTO l FROM {prefix}locks WHERE name = a_name FOR UPDATE;
+  t := clock_timestamp();
+  IF l.owner = a_attempt AND l.expires_at > t THEN
+    IF l.ear <> a_client THEN UPDATE {prefix}locks SET ear = a_client WHERE name = a_name; END IF;
+  ELSE
+    UPDATE {prefix}holders SET ear = a_client WHERE name = a_name AND attempt = a_attempt AND expires_at > t;
+    IF NOT FOUND THEN RETURN 0; END IF;
+  END IF;
+  IF EXISTS (SELECT FROM {prefix}waiters WHERE name = a_name AND client <> a_client AND until > t) THEN RETURN 1; END IF;
+  IF a_bell IS NOT NULL AND pg_try_advisory_xact_lock_shared(a_bell) THEN RETURN 4; END IF;
+  RETURN 0;
 END $dlock$;
 
 -- Ends every hold of a name, whoever has it; false when there was none.
@@ -426,4 +470,5 @@ BEGIN
   RETURN swept;
 END $dlock$;
 
-INSERT INTO {prefix}meta (k, v) VALUES ('lease', 1) ON CONFLICT DO NOTHING;
+INSERT INTO {prefix}meta (k, v) VALUES ('lease', 2) ON CONFLICT (k) DO UPDATE SET v = excluded.v;
+INSERT INTO {prefix}meta (k, v) VALUES ('store', (random() * 9007199254740991)::bigint) ON CONFLICT DO NOTHING;

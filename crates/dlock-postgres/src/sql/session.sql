@@ -59,12 +59,15 @@ BEGIN
   END LOOP;
 END $dlock$;
 
+-- As in mode lease, a program of version 1 must take nothing any more.
+DROP FUNCTION IF EXISTS {prefix}session_claim(text, uuid, bigint, bigint, text, boolean, bigint);
+
 -- Makes whoever has the key the holder, or tells how long that must wait.
 -- arguments  name; attempt; for how long its signs of life are good, us; sign of its connection; label; try: asks for the key, without
 --            waiting, and gives it back if it cannot be used at once; seen: the token of a mark whose time has been waited for
 -- returns    said: 1 holds, and the number is the token; 0 busy, and the number is the time after which asking again is worth it (us, 0: not
 --            known); 2 it has the key and must wait so long (us) for the owner of the mark, whose token is the last number
-CREATE OR REPLACE FUNCTION {prefix}session_claim(a_name text, a_attempt uuid, a_valid bigint, a_sign bigint, a_label text, a_try boolean,
+CREATE OR REPLACE FUNCTION {prefix}session_acquire(a_name text, a_attempt uuid, a_valid bigint, a_sign bigint, a_label text, a_try boolean,
   a_seen bigint, OUT said integer, OUT number bigint, OUT mark bigint)
 LANGUAGE plpgsql AS $dlock$
 DECLARE
@@ -162,4 +165,4 @@ BEGIN
   RETURN CASE WHEN a_token > l.lost THEN 2 WHEN a_token = l.lost OR a_token > l.freed THEN 0 ELSE 3 END;
 END $dlock$;
 
-INSERT INTO {prefix}meta (k, v) VALUES ('session', 1) ON CONFLICT DO NOTHING;
+INSERT INTO {prefix}meta (k, v) VALUES ('session', 2) ON CONFLICT (k) DO UPDATE SET v = excluded.v;
