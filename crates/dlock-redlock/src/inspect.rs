@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::backend::{AttemptId, Request};
-use dlock_core::{
-    Error, ErrorKind, HolderInfo, LockInfo, Name, Result, SystemClock, WaiterInfo,
-};
+use dlock_core::{Error, ErrorKind, HolderInfo, LockInfo, Name, Result, SystemClock, WaiterInfo};
 use futures::StreamExt;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;

@@ -43,12 +43,7 @@ impl Node {
     /// # Cancel safety
     ///
     /// If the future is dropped, the attempt may hold the lock or stand in the queue: [`free`](Node::free) it, as a stray.
-    pub async fn stand(
-        &self,
-        wish: Wish<'_>,
-        proposed: u64,
-        ticket: u64,
-    ) -> Result<(Taken, bool)> {
+    pub async fn stand(&self, wish: Wish<'_>, proposed: u64, ticket: u64) -> Result<(Taken, bool)> {
         let script = &self.store.scripts.acquire;
         self.stand_by(script, wish, proposed, ticket).await
     }

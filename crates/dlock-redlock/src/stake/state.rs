@@ -203,7 +203,14 @@ impl State {
 
     /// The node has called: it has given the lock to who stood in its queue.
     pub(crate) fn called(&mut self, node: usize, asked: Asked, grant: Grant) {
-        self.gave(node, Asked { only: false, ..asked }, grant);
+        self.gave(
+            node,
+            Asked {
+                only: false,
+                ..asked
+            },
+            grant,
+        );
     }
 
     /// The node is asked to give the lock to whoever stands before us. Whatever it answers is a first grant, or none.

@@ -92,11 +92,7 @@ impl Asker {
     }
 
     /// For a hold that a node has lost.
-    pub(super) fn of_holder(
-        nodes: &Arc<Nodes>,
-        stake: &Arc<Stake>,
-        missing: usize,
-    ) -> Self {
+    pub(super) fn of_holder(nodes: &Arc<Nodes>, stake: &Arc<Stake>, missing: usize) -> Self {
         let enter = |node| {
             let peer = nodes.peer(node).ok().filter(|_| node == missing)?;
             Some(peer.node.enter(stake.attempt))
@@ -152,9 +148,7 @@ impl Asker {
         // Read before the first byte is sent (C7).
         let sent = self.clock.now();
         let wish = self.stake.wish(under_way.mode());
-        let proposed = self
-            .proposed
-            .unwrap_or_else(|| self.stake.proposal(node));
+        let proposed = self.proposed.unwrap_or_else(|| self.stake.proposal(node));
         let asked = peer.call(self.nodes.patience(self.stake.lease), async {
             let met = self.nodes.meet(node).await?;
             let (taken, twice) = match how {
