@@ -284,13 +284,30 @@ impl Node {
         }
     }
 
-    /// Turns an exclusive hold into a shared one.
+    /// Turns an exclusive hold into a shared one. Readers who are next in the queue are given the lock, with `proposed` as in
+    /// [`take`](Node::take).
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Lost`] when the hold is gone.
-    pub async fn downgrade(&self, lease: &Lease) -> Result<()> {
-        self.store.share(lease).await
+    pub async fn downgrade(&self, lease: &Lease, proposed: u64) -> Result<()> {
+        let store = &self.store;
+        let key = store.keys.lock(lease.name());
+        let call = store
+            .call(
+                &store.scripts.downgrade,
+                &key,
+                Attempt32::new(lease.attempt()),
+            )
+            .arg("0")
+            .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
+        match self.trip(&call).await?.0 {
+            Answer::Number(1) => Ok(()),
+            _ => Err(Error::new(
+                ErrorKind::Lost,
+                "the hold is gone, so there is nothing to downgrade",
+            )),
+        }
     }
 
     /// Who holds the lock there.

@@ -240,6 +240,27 @@ mod tests {
     }
 
     #[test]
+    fn those_who_wait_at_a_quorum_are_shown_in_their_order() {
+        let queue = |owners: &[&str]| {
+            let mut info = held("h", 1, 9);
+            let waiter = |owner: &&str| WaiterInfo::new(*owner, Mode::Exclusive);
+            info.waiters = owners.iter().map(waiter).collect();
+            vec![info]
+        };
+        let seen = vec![
+            queue(&["b", "a"]),
+            queue(&["b", "a", "h"]),
+            queue(&["a", "h"]),
+            queue(&["b", "c", "h"]),
+            vec![],
+        ];
+        let merged = merge(seen, 5, 3);
+        let waiters = merged[0].waiters.iter();
+        let waiters: Vec<&str> = waiters.map(|waiter| waiter.owner.as_str()).collect();
+        assert_eq!(waiters, ["b", "a"]);
+    }
+
+    #[test]
     fn a_hold_counts_when_a_quorum_has_it_or_could_have_it() {
         let a = |token, seconds| vec![held("a", token, seconds)];
         let b = || vec![held("b", 9, 9)];

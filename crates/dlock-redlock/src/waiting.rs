@@ -36,7 +36,7 @@ use crate::vote::{Ballot, Verdict, Vote};
 
 /// How long somebody who has too few nodes waits before it gives way, beside the time that the nodes take to answer; and then again, each time
 /// longer.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// One attempt that waits.
@@ -207,7 +207,7 @@ impl<'a> Waiting<'a> {
         }
         // All have answered.
         self.partly_since
-            .map(|since| since + self.pause + self.slowest * 2)
+            .map(|since| since + self.pause + self.limit.min(self.slowest * 2))
     }
 
     fn on_alarm(&mut self) {

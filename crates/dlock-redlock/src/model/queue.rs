@@ -9,8 +9,8 @@ use stateright::{Checker, Model, Property};
 use crate::vote::quorum_of;
 
 const NODES: usize = 3;
-/// How often somebody with too few nodes gives way before the model calls it for ever.
-const PATIENCE: u8 = 3;
+/// How often somebody with too few nodes gives way, while nothing else happens, before the model calls it for ever.
+const PATIENCE: u8 = 2;
 
 struct Queues {
     waiters: usize,
@@ -152,6 +152,13 @@ impl World {
         }
     }
 
+    /// Something has happened: who gave way in vain has a reason to try again.
+    fn renew_patience(&mut self) {
+        for waiter in &mut self.waiters {
+            waiter.patience = PATIENCE;
+        }
+    }
+
     fn is_quiet(&self, ignored: impl Fn(&Wire) -> bool) -> bool {
         let mut wires = self.waiters.iter().flat_map(|waiter| &waiter.wires);
         wires.all(|wire| *wire == Wire::Nothing || ignored(wire))
@@ -232,6 +239,9 @@ impl Model for Queues {
 
     fn next_state(&self, world: &World, step: Step) -> Option<World> {
         let mut next = world.clone();
+        if !matches!(step, Step::Arrive(..) | Step::Hear(..) | Step::GiveWay(_)) {
+            next.renew_patience();
+        }
         match step {
             Step::Begin(who) => {
                 next.waiters[who].phase = Phase::Waiting;
