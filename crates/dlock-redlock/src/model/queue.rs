@@ -396,10 +396,10 @@ fn everybody_who_waits_gets_the_lock() {
 /// A lost call is found by the next sign of life, and a forgotten place is taken again.
 #[test]
 fn lost_calls_and_places_stop_nobody() {
-    for down in [0, 1] {
+    for (down, lost_calls, lost_places) in [(0, 1, 0), (0, 0, 1), (1, 1, 1)] {
         let rules = Queues {
-            lost_calls: 1,
-            lost_places: 1,
+            lost_calls,
+            lost_places,
             ..queues(2, down, Mistake::None)
         };
         let checker = check(rules);
