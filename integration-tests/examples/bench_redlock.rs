@@ -44,6 +44,89 @@ async fn main() {
         crowd(&servers, what, shared).await;
     }
     crowd_of_rslock(&servers).await;
+    hand_off(&servers).await;
+    many_names(&servers).await;
+}
+
+/// The middle of several rounds, and how far they are apart.
+fn spread(mut rounds: Vec<f64>) -> String {
+    rounds.sort_by(f64::total_cmp);
+    let (first, last) = (rounds[0], rounds[rounds.len() - 1]);
+    format!("{:.1} ({first:.1} to {last:.1})", rounds[rounds.len() / 2])
+}
+
+/// One holder and one waiter, each with a client of its own: from the release to the waiter's guard.
+async fn hand_off(servers: &[RedisServer]) {
+    let (one, two) = (locks(servers).await, locks(servers).await);
+    let (one, two) = (
+        one.mutex("bench:hand-off").unwrap(),
+        two.mutex("bench:hand-off").unwrap(),
+    );
+    let mut rounds = Vec::new();
+    for _ in 0..5 {
+        let mut times = Vec::new();
+        for _ in 0..100 {
+            let guard = one.lock().await.unwrap();
+            let waiter = two.clone();
+            let waits = tokio::spawn(async move {
+                let guard = waiter.lock().await.unwrap();
+                (guard, Instant::now())
+            });
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let start = Instant::now();
+            let (_, handed) = tokio::join!(guard.release(), waits);
+            let (guard, held) = handed.unwrap();
+            times.push((held - start).as_nanos() as u64);
+            let _ = guard.release().await.unwrap();
+        }
+        rounds.push(percentile(&mut times, 0.5) / 1e3);
+    }
+    println!(
+        "hand-off to one waiter, p50 of five rounds: {} ms",
+        spread(rounds)
+    );
+}
+
+/// 64 tasks of one client, each on one of 1,000 names at a time, in rounds that alternate with rslock.
+async fn many_names(servers: &[RedisServer]) {
+    let (ours, theirs) = (locks(servers).await, Arc::new(rslock(servers)));
+    let mut rates: [Vec<f64>; 2] = Default::default();
+    for round in 0..10 {
+        let start = Instant::now();
+        let tasks: Vec<_> = (0..64_usize)
+            .map(|task| {
+                let (ours, theirs) = (ours.clone(), theirs.clone());
+                tokio::spawn(async move {
+                    let mut done = 0;
+                    while start.elapsed() < Duration::from_secs(1) {
+                        // Nobody else has this name now.
+                        let name = format!("bench:{}", (done * 64 + task) % 960);
+                        if round % 2 == 0 {
+                            let guard = ours.mutex(&name).unwrap().lock().await.unwrap();
+                            let _ = guard.release().await.unwrap();
+                        } else {
+                            let lock = theirs.lock(name.as_str(), LEASE).await.unwrap();
+                            theirs.unlock(&lock).await;
+                        }
+                        done += 1;
+                    }
+                    done
+                })
+            })
+            .collect();
+        let done: usize = futures::future::join_all(tasks)
+            .await
+            .into_iter()
+            .map(|done| done.unwrap())
+            .sum();
+        rates[round % 2].push(done as f64 / start.elapsed().as_secs_f64());
+    }
+    let [ours, theirs] = rates;
+    println!(
+        "64 tasks on 1,000 names, pairs/s of five rounds: {}, rslock {}",
+        spread(ours),
+        spread(theirs)
+    );
 }
 
 async fn locks(servers: &[RedisServer]) -> Locks {

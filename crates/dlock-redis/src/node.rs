@@ -1,12 +1,12 @@
 //! One server as a node of a quorum: single questions and their answers, for a backend that asks several servers at once.
 //!
-//! `dlock-redlock` is made of these. Most users want [`Config::connect`](crate::Config::connect) instead. A node keeps its locks
-//! like any other Redis of this crate, by the same scripts and without a queue, with one difference: the token that
-//! [`Node::take`] returns is `max(last + 1, proposed)` (`last + 64` for an exclusive hold), so that independent servers which are proposed the same number
-//! agree in most cases.
+//! `dlock-redlock` is made of these. Most users want [`Config::connect`](crate::Config::connect) instead. A node keeps its locks and their
+//! waiters like any other Redis of this crate, by the same scripts, with two differences. The token that [`Node::take`] returns is
+//! `max(last + 1, proposed)` (`last + 64` for an exclusive hold), so that independent servers which are proposed the same number agree in most
+//! cases. And who waits brings its own ticket, the same to every server, so that their queues have the same order.
 
 mod life;
-mod waiters;
+mod place;
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -16,10 +16,11 @@ use dlock_core::backend::{AttemptId, Lease, Renewal};
 use dlock_core::{Error, ErrorKind, LockInfo, Mode, Name, Operation, Result};
 
 pub use self::life::Life;
+pub use self::place::NodePlace;
 use crate::acquire::{TOMBSTONE_TTL, unexpected_reply};
 use crate::backend::Store;
 use crate::config::{Config, Style, Topology, address};
-use crate::connect::{Answer, Call, Link, millis};
+use crate::connect::{Answer, Call, millis};
 use crate::error::Trouble;
 use crate::script::Script;
 use crate::script_args::Attempt32;
@@ -45,7 +46,7 @@ pub struct Node {
     store: Store,
     place: String,
     raise: Script,
-    waiters: Script,
+    give_way: Script,
     life: Mutex<Option<Life>>,
 }
 
@@ -72,13 +73,24 @@ pub enum Taken {
         /// The server's counter for the lock, which this attempt has raised.
         counter: u64,
     },
-    /// Others hold it there, and nothing of this attempt is left.
+    /// Others hold it there, or stand before it. Nothing of this attempt is left, but its place in the queue if it [stands](Node::stand) there.
     Others {
         /// When asking again is worth it, if that is known: somebody's lease ends then without a renewal.
         free_in: Option<Duration>,
         /// The server's counter for the lock: whoever holds it at several servers has the same at most of them.
         counter: u64,
     },
+}
+
+/// What there may be to free at a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leftover {
+    /// A hold, and nothing else.
+    Hold,
+    /// A hold or a place in the queue; every request was answered.
+    Place,
+    /// The same, and a request that is still under way: it is refused when it comes within a minute.
+    Stray,
 }
 
 /// What a server answered to [`Node::raise`].
@@ -138,15 +150,13 @@ impl Node {
             ));
         }
         config.check()?;
-        let mut store = Store::new(config.style(Style::Barging));
-        // Nobody waits at a node, so it needs no inbox.
-        store.link = Arc::new(Link::new(store.config.clone(), None));
+        let mut store = Store::new(config.style(Style::Fair));
         store.batcher = None;
         Ok(Self {
             store,
             place,
             raise: Script::raise(),
-            waiters: Script::waiters(),
+            give_way: Script::give_way(),
             life: Mutex::new(None),
         })
     }
@@ -184,15 +194,25 @@ impl Node {
     ///
     /// If the future is dropped, the attempt may hold the lock there: [`free`](Node::free) it, as a stray.
     pub async fn take(&self, wish: Wish<'_>, proposed: u64) -> Result<(Taken, bool)> {
-        let store = &self.store;
-        let key = store.keys.lock(wish.name);
-        let call = Call::on(&store.scripts.acquire, &key)
-            .arg(store.script_args.holder(wish.attempt, wish.label))
-            .arg(store.script_args.acquire(wish.mode, wish.lease, ""))
-            .arg(store.script_args.lasts(wish.lease).to_string())
-            .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
+        let call = self.acquire(&self.store.scripts.acquire, wish, proposed, "");
         let (answer, twice) = self.trip(&call).await?;
         Ok((read_taken(answer)?, twice))
+    }
+
+    fn acquire<'a>(
+        &self,
+        script: &'a Script,
+        wish: Wish<'_>,
+        proposed: u64,
+        inbox: &str,
+    ) -> Call<'a> {
+        let store = &self.store;
+        let key = store.keys.lock(wish.name);
+        Call::on(script, &key)
+            .arg(store.script_args.holder(wish.attempt, wish.label))
+            .arg(store.script_args.acquire(wish.mode, wish.lease, inbox))
+            .arg(store.script_args.lasts(wish.lease).to_string())
+            .arg(digits(proposed.min(HIGHEST_PROPOSAL)))
     }
 
     /// A call on the heap: whoever asks several nodes at once moves what it waits for from hand to hand, and this is large.
@@ -227,29 +247,35 @@ impl Node {
         self.store.extend(leases).await
     }
 
-    /// Frees what the attempt holds there; `false` when it held nothing. With `stray`, a request of the attempt that is still
-    /// under way is refused when it comes within a minute.
+    /// Frees what the attempt has there; `false` when it held nothing. Whoever is next in the queue is given the lock, with `proposed` as in
+    /// [`take`](Node::take).
     ///
     /// # Errors
     ///
     /// When the server did not confirm.
-    pub async fn free(&self, name: &Name, attempt: AttemptId, stray: bool) -> Result<bool> {
+    pub async fn free(
+        &self,
+        name: &Name,
+        attempt: AttemptId,
+        left: Leftover,
+        proposed: u64,
+    ) -> Result<bool> {
         let store = &self.store;
         let key = store.keys.lock(name);
-        let attempt = Attempt32::new(attempt);
-        let call = if stray {
-            let memory = millis(TOMBSTONE_TTL).to_string();
-            store
-                .call(&store.scripts.abandon, &key, attempt)
-                .arg(memory)
-        } else {
-            store.call(&store.scripts.release, &key, attempt)
+        let (script, memory) = match left {
+            Leftover::Hold => (&store.scripts.release, 0),
+            Leftover::Place => (&store.scripts.abandon, 0),
+            Leftover::Stray => (&store.scripts.abandon, millis(TOMBSTONE_TTL)),
         };
+        let call = store
+            .call(script, &key, Attempt32::new(attempt))
+            .arg(memory.to_string())
+            .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
         match self.trip(&call).await? {
             (Answer::Number(1), _) => Ok(true),
             (_, false) => Ok(false),
             // The first request may have freed it, and its answer was lost: nobody knows (C15).
-            (_, true) if !stray => Err(Trouble::new(
+            (_, true) if left != Leftover::Stray => Err(Trouble::new(
                 ErrorKind::Unreachable,
                 "the connection broke during the release, and afterwards the hold was gone",
             )
@@ -258,13 +284,30 @@ impl Node {
         }
     }
 
-    /// Turns an exclusive hold into a shared one.
+    /// Turns an exclusive hold into a shared one. Readers who are next in the queue are given the lock, with `proposed` as in
+    /// [`take`](Node::take).
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Lost`] when the hold is gone.
-    pub async fn downgrade(&self, lease: &Lease) -> Result<()> {
-        self.store.share(lease).await
+    pub async fn downgrade(&self, lease: &Lease, proposed: u64) -> Result<()> {
+        let store = &self.store;
+        let key = store.keys.lock(lease.name());
+        let call = store
+            .call(
+                &store.scripts.downgrade,
+                &key,
+                Attempt32::new(lease.attempt()),
+            )
+            .arg("0")
+            .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
+        match self.trip(&call).await?.0 {
+            Answer::Number(1) => Ok(()),
+            _ => Err(Error::new(
+                ErrorKind::Lost,
+                "the hold is gone, so there is nothing to downgrade",
+            )),
+        }
     }
 
     /// Who holds the lock there.

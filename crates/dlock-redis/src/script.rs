@@ -26,8 +26,8 @@ impl Script {
     }
 
     /// For a node of a quorum.
-    pub(crate) fn waiters() -> Self {
-        Self::new("waiters", include_str!("scripts/waiters.lua"))
+    pub(crate) fn give_way() -> Self {
+        Self::new("give way", include_str!("scripts/give_way.lua"))
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
     use std::path::Path;
 
     /// Each whole script and its parts. `look` is what a short cut has read before `lock.lua` begins.
-    const MADE_OF: [(&str, &[&str]); 10] = [
+    const MADE_OF: [(&str, &[&str]); 11] = [
         ("acquire", &["value", "acquire", "lock", "wait"]),
         ("release", &["value", "release", "lock", "pass_on"]),
         ("abandon", &["value", "look", "lock", "abandon"]),
@@ -97,6 +97,7 @@ mod tests {
         ("inspect", &["value", "inspect"]),
         ("listen", &["value", "listen"]),
         ("raise", &["value", "raise"]),
+        ("give_way", &["value", "look", "lock", "give_way", "wait"]),
         ("many", &["value", "many"]),
     ];
 

@@ -40,7 +40,7 @@ impl Inbox {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(self: &Arc<Self>, attempt: AttemptId) -> Place {
+    pub(crate) fn enter(self: &Arc<Self>, attempt: AttemptId) -> Place {
         let waiter = Arc::<Waiter>::default();
         self.locked().insert(attempt, waiter.clone());
         Place {
@@ -80,10 +80,22 @@ impl Inbox {
 
 /// A waiter's place in the inbox; it leaves when it is dropped.
 #[derive(Debug)]
-struct Place {
+pub(crate) struct Place {
     inbox: Arc<Inbox>,
     attempt: AttemptId,
     waiter: Arc<Waiter>,
+}
+
+impl Place {
+    /// Resolves when a message has come, at once if one has come since the last time; or the connection broke, and it may be missed.
+    pub(crate) async fn called(&self) {
+        self.waiter.woken.notified().await;
+    }
+
+    /// The token of the last grant that needs no confirmation; 0 when there was none.
+    pub(crate) fn granted(&self) -> u64 {
+        self.waiter.granted.load(Ordering::Acquire)
+    }
 }
 
 impl Drop for Place {
@@ -166,7 +178,7 @@ impl Store {
             let next = request.now() + self.next_look(hint);
             let deadline = request.deadline().unwrap_or(Moment::NEVER);
             tokio::select! {
-                () = place.waiter.woken.notified() => {
+                () = place.called() => {
                     if let Some(held) = self.accept(request, &place, asked) {
                         let held = if stray { held.astray() } else { held };
                         return Ok(held.into());
@@ -188,7 +200,7 @@ impl Store {
     /// replicas must have is never taken at its word.
     fn accept(&self, request: &Request, place: &Place, asked: Option<Asked>) -> Option<Reply> {
         let asked = asked?;
-        let token = place.waiter.granted.load(Ordering::Acquire);
+        let token = place.granted();
         let recent = request.now().since(asked.sent) <= request.lease() / 4;
         (token > asked.last_token && recent && self.acquires.is_none()).then(|| {
             let lease = fence::lease(request, asked.sent, token);
@@ -198,12 +210,7 @@ impl Store {
 
     /// A sign of life is due; sooner when the lock's lease ends sooner and nobody else looks after it.
     fn next_look(&self, free_in: Option<Duration>) -> Duration {
-        let interval = self.config.waiter_lease / SIGNS;
-        // Not all in step.
-        let interval = interval.mul_f64(0.8 + 0.2 * fastrand::f64());
-        free_in.map_or(interval, |free_in| {
-            interval.min(free_in + Duration::from_millis(1))
-        })
+        next_look(self.config.waiter_lease, free_in)
     }
 
     /// The deadline has passed: gives the place up.
@@ -216,6 +223,16 @@ impl Store {
         }
         Ok(Outcome::Busy(Busy::default()))
     }
+}
+
+/// When a waiter gives its next sign of life, or looks at a lease that ends sooner.
+pub(crate) fn next_look(waiter_lease: Duration, free_in: Option<Duration>) -> Duration {
+    let interval = waiter_lease / SIGNS;
+    // Not all in step.
+    let interval = interval.mul_f64(0.8 + 0.2 * fastrand::f64());
+    free_in.map_or(interval, |free_in| {
+        interval.min(free_in + Duration::from_millis(1))
+    })
 }
 
 #[cfg(test)]

@@ -1,19 +1,18 @@
 //! One attempt: all nodes are asked at once, and the first quorum decides.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use dlock_core::backend::{Backoff, Busy, Lease, Outcome, Request};
 use dlock_core::{Error, ErrorKind, HeldNow, Mode, Result};
 use dlock_redis::node::{Raised, Taken};
 use futures::StreamExt;
-use futures::future::Ready;
 use futures::stream::FuturesUnordered;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use crate::connect::{Nodes, unasked};
 use crate::error::{Word, Words};
-use crate::fence::{TURNS, first_of};
+use crate::fence::{clock_hint, first_of};
 use crate::stake::{Grant, Stake, bit};
 use crate::vote::{Ballot, Verdict, Vote};
 
@@ -39,6 +38,20 @@ pub(crate) struct Said {
 }
 
 impl Said {
+    /// The node has given the lock; why that does not count, if it does not.
+    pub(crate) fn granted(counter: u64, uncounted: Option<String>) -> Self {
+        match uncounted {
+            None => Self {
+                vote: Vote::Granted(counter),
+                word: Word::Agreed("granted"),
+            },
+            Some(why) => Self {
+                vote: Vote::Uncounted,
+                word: Word::Uncounted(why),
+            },
+        }
+    }
+
     fn failed(error: Error) -> Self {
         Self {
             vote: Vote::Failed,
@@ -54,7 +67,7 @@ impl Nodes {
         self.accepts(request)?;
         let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
         for _ in 1..VOTES {
-            match self.vote(request, None).await? {
+            match self.vote(request).await? {
                 VoteResult::Decided(attempt) => return Ok(attempt),
                 VoteResult::Split(_) => {}
             }
@@ -64,28 +77,18 @@ impl Nodes {
             }
             request.clock().sleep_until(again).await;
         }
-        self.ask_once(request, None).await
-    }
-
-    /// One vote, whatever comes of it; with a gate, only if that node gives the lock first.
-    pub(crate) async fn ask_once(
-        self: &Arc<Self>,
-        request: &Request,
-        gate: Option<usize>,
-    ) -> Result<Outcome> {
-        self.accepts(request)?;
-        Ok(match self.vote(request, gate).await? {
+        Ok(match self.vote(request).await? {
             VoteResult::Decided(attempt) => attempt,
             VoteResult::Split(busy) => Outcome::Busy(busy),
         })
     }
 
-    async fn vote(self: &Arc<Self>, request: &Request, gate: Option<usize>) -> Result<VoteResult> {
+    async fn vote(self: &Arc<Self>, request: &Request) -> Result<VoteResult> {
         let limit = self.patience(request.lease()).min(request.trip_timeout());
         let mut ballot = Ballot::new(self.count());
         let mut words = Words::new(self.count());
         let stake = Arc::new(Stake::of(request));
-        let mut proposed = clock_hint();
+        let proposed = clock_hint();
         // Read before the first byte is sent (C7).
         let sent = request.now();
         let undoing = self.undoing.of(request.attempt());
@@ -94,31 +97,9 @@ impl Nodes {
             let why = "an earlier question of this attempt is still being undone there";
             words.note(node, Word::Failed(unasked(why)));
         }
-        let mut others = self.all() & !undoing;
-        let ask = |nodes: Arc<Self>, node, proposed| nodes.ask(node, stake.clone(), proposed);
-        let mut asks = FuturesUnordered::new();
-        if let Some(gate) = gate.filter(|gate| others & bit(*gate) != 0) {
-            asks.push(ask(self.clone(), gate, proposed));
-            // A gate that is silent must not cost the others their time; its answer may still come.
-            if let Ok(Some((_, said))) = timeout(limit, asks.next()).await {
-                match said.vote {
-                    // It was the only one asked, so nothing is left anywhere; unless it was asked twice.
-                    Vote::Others(_, free_in) => {
-                        let retry_after = free_in;
-                        self.undo_later(stake, FuturesUnordered::<Ready<(usize, ())>>::new());
-                        return Ok(VoteResult::Decided(Outcome::Busy(Busy { retry_after })));
-                    }
-                    // The others mostly agree with its number.
-                    Vote::Granted(counter) => proposed = counter,
-                    Vote::Uncounted | Vote::Failed => {}
-                }
-                self.hear(gate, said, &mut ballot, &mut words);
-            }
-            others &= !bit(gate);
-        }
-        for node in (0..self.count()).filter(|node| others & bit(*node) != 0) {
-            asks.push(ask(self.clone(), node, proposed));
-        }
+        let mut asks = self.each(self.all() & !undoing, |nodes, node| {
+            nodes.ask(node, stake.clone(), proposed)
+        });
         let mut verdict = self
             .collect(&mut asks, limit, &mut ballot, &mut words)
             .await;
@@ -161,7 +142,7 @@ impl Nodes {
         }
     }
 
-    fn accepts(&self, request: &Request) -> Result<()> {
+    pub(crate) fn accepts(&self, request: &Request) -> Result<()> {
         if let Mode::Permit { .. } = request.mode() {
             return Err(no_permits());
         }
@@ -176,7 +157,7 @@ impl Nodes {
         Ok(())
     }
 
-    fn check_time(&self, request: &Request, spent: Duration) -> Result<()> {
+    pub(crate) fn check_time(&self, request: &Request, spent: Duration) -> Result<()> {
         let lease = request.lease();
         if spent + lease / 100 + Duration::from_millis(2) < lease {
             return Ok(());
@@ -210,16 +191,7 @@ impl Nodes {
                     counts: why.is_none(),
                     twice,
                 });
-                match why {
-                    None => Said {
-                        vote: Vote::Granted(counter),
-                        word: Word::Agreed("granted"),
-                    },
-                    Some(why) => Said {
-                        vote: Vote::Uncounted,
-                        word: Word::Uncounted(why),
-                    },
-                }
+                Said::granted(counter, why)
             }
             Ok((Taken::Others { free_in, counter }, twice, _)) => {
                 under_way.gave_nothing(twice);
@@ -258,7 +230,7 @@ impl Nodes {
 
     /// The nodes of a quorum gave the lock with different counters. They are raised to one number while the attempt still holds it
     /// there, so that whoever takes the lock at any of them later gets a higher one.
-    async fn bring_together(
+    pub(crate) async fn bring_together(
         self: &Arc<Self>,
         stake: &Arc<Stake>,
         limit: Duration,
@@ -357,7 +329,7 @@ impl Nodes {
     }
 
     /// One answer; that of a server which has answered under another name already is none.
-    fn hear(&self, node: usize, said: Said, ballot: &mut Ballot, words: &mut Words) {
+    pub(crate) fn hear(&self, node: usize, said: Said, ballot: &mut Ballot, words: &mut Words) {
         match self.twin(node, ballot.answered()) {
             None => {
                 ballot.cast(node, said.vote);
@@ -377,13 +349,4 @@ pub(crate) fn no_permits() -> Error {
         "a quorum cannot keep permits: two clients may count different nodes, and together give out more than the limit; use \
          another backend for semaphores",
     )
-}
-
-/// The number to propose as the token: our clock, in microseconds. Only a hint, with which the nodes mostly agree at once; that
-/// tokens are unique and in order does not rest on it.
-fn clock_hint() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let micros = since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
-    // A node without a counter takes it as it is, and the hold has as many tokens up to it: also with a clock before 1970.
-    micros.max(u64::from(TURNS))
 }

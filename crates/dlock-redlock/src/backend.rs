@@ -4,14 +4,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{
-    Capabilities, Error, Fairness, Liveness, LockInfo, Name, Operation, Reach, Released, Result,
-    WakeUp, kit,
+    Capabilities, Error, Fairness, Hearing, Liveness, LockInfo, Name, Operation, Reach, Released,
+    Result, WakeUp,
 };
 
 use crate::config::Config;
 use crate::connect::Nodes;
 use crate::fence::TURNS;
-use crate::wait::Waiter;
 
 /// Locks at a quorum of independent Redis servers.
 ///
@@ -19,8 +18,6 @@ use crate::wait::Waiter;
 #[derive(Debug)]
 pub struct RedlockBackend {
     nodes: Arc<Nodes>,
-    /// The longest pause of a waiter.
-    retry: Duration,
     capabilities: Capabilities,
     identity: String,
 }
@@ -33,7 +30,6 @@ impl RedlockBackend {
         nodes.connect().await.map_err(at(Operation::Connect))?;
         Ok(Self {
             nodes: Arc::new(nodes),
-            retry: config.retry,
             capabilities: capabilities(config),
             identity: config.identity(),
         })
@@ -47,14 +43,16 @@ impl Drop for RedlockBackend {
     }
 }
 
+/// Normally it is a millisecond or two.
+const TOLD_WITHIN: Duration = Duration::from_millis(50);
+
 fn capabilities(config: &Config) -> Capabilities {
     let mut capabilities = Capabilities::new("redlock");
     capabilities.fencing = true;
     capabilities.turns = TURNS;
-    capabilities.fairness = Fairness::None;
-    capabilities.wake_up = WakeUp::Poll {
-        longest: config.retry,
-    };
+    capabilities.fairness = Fairness::Fifo;
+    capabilities.wake_up = WakeUp::Push { bound: TOLD_WITHIN };
+    capabilities.wanted = Hearing::Told { bound: TOLD_WITHIN };
     capabilities.liveness = Liveness::Lease;
     capabilities.reach = Reach::Network;
     capabilities.shared = true;
@@ -84,10 +82,8 @@ impl Backend for RedlockBackend {
         self.nodes.ask_all(request).await
     }
 
-    /// Waiters leave the pauses after a split vote to core's back-off: many of them that repeat at once only collide again.
     async fn acquire(&self, request: &Request) -> Result<Outcome> {
-        let (longest, mut waiter) = (self.retry, Waiter::new(&self.nodes));
-        kit::poll(request, longest, || waiter.ask(request)).await
+        self.nodes.wait(request).await
     }
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
@@ -125,6 +121,10 @@ impl Backend for RedlockBackend {
 
     async fn others_wait(&self, name: &Name) -> bool {
         self.nodes.others_wait(name).await
+    }
+
+    async fn wanted(&self, lease: &Lease) {
+        Box::pin(self.nodes.wanted(lease)).await;
     }
 
     async fn close(&self) -> Result<()> {

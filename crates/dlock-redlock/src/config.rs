@@ -25,7 +25,7 @@ const OWN_KEYS: &[UrlKey] = &[
     UrlKey::new("node_timeout", "a duration from 1ms to 10s", "200ms", "how long a node's answer is waited for, before the others decide without it"),
     UrlKey::new("longest_lease", "a duration from 20ms to a week", "30s", "the longest lease that any client uses: a node that restarted counts again after it"),
     UrlKey::new("persistent", "`true`, `false`", "`false`", "every node keeps every write, so that one that restarts counts at once"),
-    UrlKey::new("retry", "a duration from 1ms to 1m", "150ms", "the longest pause of a waiter between two questions"),
+    UrlKey::new("retry", "a duration from 1ms to 1m", "150ms", "how long a waiter leaves a node alone that could not be asked"),
     UrlKey::new("few_nodes", "`true`, `false`", "`false`", "allows fewer than three nodes"),
 ];
 const MOST_NODES: usize = 32;
@@ -201,11 +201,10 @@ impl Config {
         self
     }
 
-    /// The longest pause of a waiter between two questions; pauses are random, and grow up to this. Default: 150 ms. From 1 ms to 1 min.
-    ///
-    /// Shorter hands the lock over sooner, longer costs the nodes less.
-    pub fn retry(mut self, longest: Duration) -> Self {
-        self.retry = longest;
+    /// How long a waiter leaves a node alone that could not be asked, before it asks again for a place in its queue. Default: 150 ms. From 1 ms
+    /// to 1 min.
+    pub fn retry(mut self, pause: Duration) -> Self {
+        self.retry = pause;
         self
     }
 

@@ -17,7 +17,6 @@ use crate::peer::Peer;
 use crate::stake::{Mask, bit};
 use crate::undo::Undoing;
 use crate::vote::quorum_of;
-use crate::wait::Waiting;
 
 /// What the operations share. Each file adds its own to it.
 #[derive(Debug)]
@@ -29,7 +28,8 @@ pub(crate) struct Nodes {
     pub(crate) persistent: bool,
     pub(crate) lives: Lives,
     pub(crate) undoing: Undoing,
-    pub(crate) waiting: Waiting,
+    /// How long to wait before a node is asked again that could not be asked.
+    pub(crate) retry: Duration,
     background: Arc<Background>,
 }
 
@@ -44,7 +44,7 @@ impl Nodes {
             longest_lease: config.longest_lease,
             persistent: config.persistent,
             undoing: Undoing::default(),
-            waiting: Waiting::new(config.retry),
+            retry: config.retry,
             background: Arc::default(),
         })
     }

@@ -40,6 +40,13 @@ impl Words {
         }
     }
 
+    /// What a node said is to be asked again.
+    pub(crate) fn forget(&mut self, node: usize) {
+        if let Some(said) = self.said.get_mut(node) {
+            *said = None;
+        }
+    }
+
     /// Who has said nothing by now has let this time pass.
     pub(crate) fn time_up(&mut self, limit: Duration) {
         self.waited = Some(limit);

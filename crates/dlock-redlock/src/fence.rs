@@ -3,8 +3,19 @@
 //! A node counts in steps of [`TURNS`] for those who hold alone, so an attempt that owns a number at a node owns as many before it there, and what it
 //! owns at a quorum nobody else ever does. The number is the last token of the hold: the nodes, votes, raises and proofs know no other.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use dlock_core::{FencingToken, LockInfo, Mode};
 pub(crate) use dlock_redis::node::TURNS;
+
+/// The number to propose as the token: our clock, in microseconds. Only a hint, with which the nodes mostly agree at once; that
+/// tokens are unique and in order does not rest on it.
+pub(crate) fn clock_hint() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let micros = since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
+    // A node without a counter takes it as it is, and the hold has as many tokens up to it: also with a clock before 1970.
+    micros.max(u64::from(TURNS))
+}
 
 /// The first token of a hold, by the number that a quorum agreed on.
 pub(crate) fn first_of(last: u64, mode: Mode) -> u64 {

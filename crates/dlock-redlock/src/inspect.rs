@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::backend::{AttemptId, Request};
-use dlock_core::{Error, ErrorKind, HolderInfo, LockInfo, Name, Result, SystemClock};
+use dlock_core::{Error, ErrorKind, HolderInfo, LockInfo, Name, Result, SystemClock, WaiterInfo};
 use futures::StreamExt;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
@@ -150,9 +150,11 @@ impl Nodes {
 /// A hold counts when a quorum has it, or could have it if those who did not answer have it too.
 fn merge(seen: Vec<Vec<LockInfo>>, nodes: usize, quorum: usize) -> Vec<LockInfo> {
     let silent = nodes - seen.len();
-    let mut locks: BTreeMap<Name, BTreeMap<String, Vec<HolderInfo>>> = BTreeMap::new();
+    let mut locks: BTreeMap<Name, (BTreeMap<String, Vec<HolderInfo>>, Vec<Vec<WaiterInfo>>)> =
+        BTreeMap::new();
     for info in seen.into_iter().flatten() {
-        let holders = locks.entry(info.name).or_default();
+        let (holders, waiters) = locks.entry(info.name).or_default();
+        waiters.push(info.waiters);
         for holder in info.holders {
             holders
                 .entry(holder.owner.clone())
@@ -160,16 +162,46 @@ fn merge(seen: Vec<Vec<LockInfo>>, nodes: usize, quorum: usize) -> Vec<LockInfo>
                 .push(holder);
         }
     }
-    let locks = locks.into_iter().map(|(name, holders)| {
+    let locks = locks.into_iter().map(|(name, (holders, waiters))| {
         let mut info = LockInfo::new(name);
         let held = holders
             .into_values()
             .filter(|seen| seen.len() + silent >= quorum);
         info.holders = held.filter_map(|seen| join(seen, quorum)).collect();
         info.holders.sort_by_key(|holder| holder.token);
+        info.waiters = join_waiters(waiters, quorum.saturating_sub(silent));
+        let holds = |waiter: &WaiterInfo| {
+            let mut holders = info.holders.iter();
+            holders.any(|holder| holder.owner == waiter.owner)
+        };
+        // A holder may stand in the queue of a node that has not given it the lock yet.
+        let waiters = std::mem::take(&mut info.waiters).into_iter();
+        info.waiters = waiters.filter(|waiter| !holds(waiter)).collect();
         info
     });
-    locks.filter(LockInfo::is_locked).collect()
+    let known = |info: &LockInfo| info.is_locked() || !info.waiters.is_empty();
+    locks.filter(known).collect()
+}
+
+/// Those who stand in the queues of so many nodes, in their order: it is the same at all nodes, but one may lack somebody.
+fn join_waiters(queues: Vec<Vec<WaiterInfo>>, needed: usize) -> Vec<WaiterInfo> {
+    let mut ranks: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    for queue in &queues {
+        for (rank, waiter) in queue.iter().enumerate() {
+            let (count, last) = ranks.entry(waiter.owner.clone()).or_default();
+            *count += 1;
+            *last = rank.max(*last);
+        }
+    }
+    let mut joined: BTreeMap<(usize, String), WaiterInfo> = BTreeMap::new();
+    for waiter in queues.into_iter().flatten() {
+        if let Some((count, rank)) = ranks.get(&waiter.owner)
+            && *count >= needed.max(1)
+        {
+            joined.insert((*rank, waiter.owner.clone()), waiter);
+        }
+    }
+    joined.into_values().collect()
 }
 
 /// One holder, as several nodes see it.
@@ -205,6 +237,27 @@ mod tests {
         holder.expires_in = Some(Duration::from_secs(seconds));
         info.holders.push(holder);
         info
+    }
+
+    #[test]
+    fn those_who_wait_at_a_quorum_are_shown_in_their_order() {
+        let queue = |owners: &[&str]| {
+            let mut info = held("h", 1, 9);
+            let waiter = |owner: &&str| WaiterInfo::new(*owner, Mode::Exclusive);
+            info.waiters = owners.iter().map(waiter).collect();
+            vec![info]
+        };
+        let seen = vec![
+            queue(&["b", "a"]),
+            queue(&["b", "a", "h"]),
+            queue(&["a", "h"]),
+            queue(&["b", "c", "h"]),
+            vec![],
+        ];
+        let merged = merge(seen, 5, 3);
+        let waiters = merged[0].waiters.iter();
+        let waiters: Vec<&str> = waiters.map(|waiter| waiter.owner.as_str()).collect();
+        assert_eq!(waiters, ["b", "a"]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod renew;
 mod stake;
 mod undo;
 mod vote;
-mod wait;
+mod waiting;
 
 pub use backend::RedlockBackend;
 pub use config::Config;

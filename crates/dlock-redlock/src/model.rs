@@ -6,6 +6,7 @@
 //! data is nothing but lost messages; one without is [`Step::Forget`].
 
 mod checks;
+mod queue;
 mod renewal;
 
 use stateright::{Model, Property};

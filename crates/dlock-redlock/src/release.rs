@@ -148,7 +148,8 @@ impl Nodes {
         let peer = self.peer(node)?;
         let shared = peer.call(self.patience(lease.duration()), async {
             let _ = self.meet(node).await;
-            peer.node.downgrade(lease).await
+            let next = Stake::from_lease(lease).next_number();
+            peer.node.downgrade(lease, next).await
         });
         let shared = match shared.await {
             Ok(()) => true,

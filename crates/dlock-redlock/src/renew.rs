@@ -86,11 +86,11 @@ impl Nodes {
         if !asks.is_empty() || !gone.is_empty() || late {
             let nodes = self.clone();
             self.in_background(async move {
-                nodes.repair(&leases, &tallies, gone).await;
+                nodes.repair(&leases, &tallies, gone);
                 while let Some((node, answers)) = asks.next().await {
                     let gone = nodes.count_in(node, answers, &mut tallies);
                     tallies.iter().for_each(|tally| tally.vouch(&nodes));
-                    nodes.repair(&leases, &tallies, gone).await;
+                    nodes.repair(&leases, &tallies, gone);
                 }
                 nodes.share_late(&leases).await;
             });
@@ -146,7 +146,7 @@ impl Nodes {
 
     /// Takes the lock anew at nodes that have lost it. They never count in this round: somebody else may have held the lock there in
     /// between. Whether they count in a later one is a matter of proof, which the stake keeps.
-    async fn repair(
+    fn repair(
         self: &Arc<Self>,
         leases: &[Arc<Lease>],
         tallies: &[Tally],
@@ -159,10 +159,7 @@ impl Nodes {
             if matches!(tally.outcome(self), Progress::Lost) {
                 continue;
             }
-            let proposed = tally.stake.proposal(node);
-            let (_, said) = self.clone().ask(node, tally.stake.clone(), proposed).await;
-            tracing::debug!(name = %lease.name(), node = self.place(node), said = ?said.word, "a node had lost a hold");
-            self.share_if_late(node, lease).await;
+            self.chase(node, lease, &tally.stake);
         }
     }
 

@@ -5,15 +5,15 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use dlock_core::backend::{AttemptId, Lease, Request};
 use dlock_core::{Mode, Name};
-use dlock_redis::node::Wish;
+use dlock_redis::node::{Leftover, Wish};
 use tokio::sync::Notify;
 
-use crate::fence::last_of;
+use crate::fence::{clock_hint, last_of};
 
 pub(crate) use self::state::{Asked, Grant, Round, State};
 
@@ -33,6 +33,7 @@ pub(crate) struct Stake {
     pub(crate) lease: Duration,
     pub(crate) label: String,
     state: Mutex<State>,
+    next_number: OnceLock<u64>,
     /// Told when an answer is waited for no longer, and at the end.
     answered: Notify,
 }
@@ -55,6 +56,7 @@ impl Stake {
             lease,
             label: label.to_owned(),
             answered: Notify::new(),
+            next_number: OnceLock::new(),
             state: Mutex::new(State::new(mode)),
         }
     }
@@ -120,6 +122,25 @@ impl Stake {
         })
     }
 
+    /// The node has called: it has given the lock to who stood in its queue.
+    pub(crate) fn called(&self, node: usize, asked: Asked, grant: Grant) {
+        self.locked().called(node, asked, grant);
+    }
+
+    /// The node is asked to give the lock to whoever stands before us.
+    pub(crate) fn gives_way(&self, node: usize) {
+        self.locked().gives_way(node);
+    }
+
+    /// Somebody begins to ask the node again and again; `None` when somebody does already, or the hold has ended.
+    pub(crate) fn chase(self: &Arc<Self>, node: usize) -> Option<Chase> {
+        let begun = self.locked().chase(node);
+        begun.then(|| Chase {
+            stake: self.clone(),
+            node,
+        })
+    }
+
     /// Resolves when no answer from these nodes is waited for.
     pub(crate) async fn answered(&self, nodes: Mask) {
         loop {
@@ -170,6 +191,15 @@ impl Stake {
         self.answered.notify_waiters();
     }
 
+    pub(crate) fn has_ended(&self) -> bool {
+        self.locked().ended
+    }
+
+    /// The number to propose for whoever is given the lock when it ends: the same to every node, so that they agree.
+    pub(crate) fn next_number(&self) -> u64 {
+        *self.next_number.get_or_init(clock_hint)
+    }
+
     /// Resolves when it has ended.
     pub(crate) async fn ended(&self) {
         loop {
@@ -185,12 +215,24 @@ impl Stake {
     /// The nodes that may have something of it.
     pub(crate) fn anywhere(&self) -> Mask {
         let state = self.locked();
-        state.holds | state.doubtful
+        state.holds | state.doubtful | state.standing
     }
 
     /// Whether an answer of this node is waited for.
     pub(crate) fn is_under_way(&self, node: usize) -> bool {
         self.locked().under_way & bit(node) != 0
+    }
+
+    /// What there may be to free at this node.
+    pub(crate) fn left_at(&self, node: usize) -> Leftover {
+        let state = self.locked();
+        if state.doubtful & bit(node) != 0 {
+            Leftover::Stray
+        } else if state.standing & bit(node) != 0 {
+            Leftover::Place
+        } else {
+            Leftover::Hold
+        }
     }
 
     /// Whether a request to take the lock may still be under way to this node.
@@ -269,11 +311,36 @@ impl UnderWay<'_> {
         self.stake.locked().gave(self.node, self.asked, grant);
     }
 
+    /// Nothing was sent.
+    pub(crate) fn was_not_asked(self) {
+        self.stake.locked().was_not_asked(self.node, self.asked);
+    }
+
+    /// The node will give the lock when it is our turn.
+    pub(crate) fn stands(self, twice: bool) -> Asked {
+        let asked = self.asked;
+        self.stake.locked().stands(self.node, asked, twice);
+        asked
+    }
+
     /// The node has not given the lock, or was not asked.
     pub(crate) fn gave_nothing(self, twice: bool) {
         self.stake
             .locked()
             .gave_nothing(self.node, self.asked, twice);
+    }
+}
+
+/// A node that is asked again and again, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Chase {
+    stake: Arc<Stake>,
+    node: usize,
+}
+
+impl Drop for Chase {
+    fn drop(&mut self) {
+        self.stake.locked().chased(self.node);
     }
 }
 

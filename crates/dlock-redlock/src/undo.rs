@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use dlock_core::Result;
 use dlock_core::backend::{AttemptId, Backoff};
+use dlock_redis::node::Leftover;
 use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
@@ -144,8 +145,8 @@ impl Nodes {
 
     /// Frees what the attempt has at one node. A request of it that is under way is refused when it arrives.
     pub(crate) async fn free_at(&self, node: usize, stake: &Stake) -> Result<bool> {
-        let stray = stake.is_doubtful(node);
-        let freed = self.free_once(node, stake, stray).await?;
+        let left = stake.left_at(node);
+        let freed = self.free_once(node, stake, left).await?;
         if freed {
             stake.was_freed(node);
         } else {
@@ -163,7 +164,7 @@ impl Nodes {
         if !stake.is_under_way(node) {
             return self.free_at(node, stake).await;
         }
-        if self.free_once(node, stake, false).await? {
+        if self.free_once(node, stake, Leftover::Hold).await? {
             stake.was_freed_before_the_answer(node);
             return Ok(true);
         }
@@ -176,12 +177,13 @@ impl Nodes {
         self.free_at(node, stake).await
     }
 
-    async fn free_once(&self, node: usize, stake: &Stake, stray: bool) -> Result<bool> {
+    async fn free_once(&self, node: usize, stake: &Stake, left: Leftover) -> Result<bool> {
         let peer = self.peer(node)?;
         peer.call(self.patience(stake.lease), async {
             // It must be known who confirms; whoever cannot be asked for that can still free.
             let _ = self.meet(node).await;
-            peer.node.free(&stake.name, stake.attempt, stray).await
+            let next = stake.next_number();
+            peer.node.free(&stake.name, stake.attempt, left, next).await
         })
         .await
     }

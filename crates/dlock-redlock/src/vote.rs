@@ -63,6 +63,13 @@ impl Ballot {
         }
     }
 
+    /// What a node said is to be asked again.
+    pub(crate) fn withdraw(&mut self, node: usize) {
+        if let Some(place) = self.votes.get_mut(node) {
+            *place = None;
+        }
+    }
+
     /// The nodes that have answered.
     pub(crate) fn answered(&self) -> Mask {
         let votes = self.votes.iter().enumerate();

@@ -26,6 +26,7 @@ local sub = string.sub
 -- ARGV  1 attempt (32), time to live of a fence counter in ms (13 digits), label: the end of the lock's value
 --       2 how, as in lock.lua   3 lease + time to live of a fence counter, ms
 --       4 (a node of a quorum) the token to give out unless it is too low, 16 digits; the server's time when it is left out
+--       5 (a node of a quorum, from who is ready to wait) its ticket: the place in the queue
 -- Returns  the fencing token (text) when held; of an exclusive hold, the last of its TURNS
 --          {the milliseconds after which asking again is worth it, 0: not known; the last token given out} when others hold it
 --          {'abandoned'}, or {'conflict', limit in use}
@@ -318,6 +319,8 @@ end
 -- The end of acquire.lua, when somebody holds, waits or was abandoned. Keys, arguments and returns as there.
 local m, text = wish, sub(ARGV[1], 46)
 lease = tonumber(lease)
+-- At a node of a quorum the waiter brings its ticket, the same to every node: so the order is the same at all of them.
+local ticket = ARGV[5]
 
 -- The limit of permits may be another since this one was given.
 if (mode == m or sub(mode, 1, 1) == 'P' and m ~= 'X' and m ~= 'S') and shares(me) then
@@ -360,7 +363,7 @@ end
 -- is the first write, and refused without memory; whoever stands there already goes on below, by one that is not.
 if m == 'X' and mode == 'X' and inbox ~= '' then
   local last = not alone and redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2]
-  if redis.pcall('ZADD', Q, 'NX', math.max(tonumber(stamp), (last or 0) + 1), me) == 1 then
+  if redis.pcall('ZADD', Q, 'NX', ticket or math.max(tonumber(stamp), (last or 0) + 1), me) == 1 then
     begun = true
     if listens then tell_holders() end
     stand(not last)
@@ -391,7 +394,7 @@ end
 if inbox ~= '' then
   if not redis.call('ZSCORE', Q, me) then
     local last = redis.call('ZRANGE', Q, -1, -1, 'WITHSCORES')[2] or 0
-    redis.call('ZADD', Q, math.max(tonumber(stamp), last + 1), me)
+    redis.call('ZADD', Q, ticket or math.max(tonumber(stamp), last + 1), me)
     head = head or me
     if listens then tell_holders() end
   end

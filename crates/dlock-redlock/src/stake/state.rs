@@ -15,6 +15,9 @@
 //!     └── has_not, was_freed ────┴──────────────────────┘
 //! ```
 //!
+//! A node may also answer that the attempt *stands* in its queue: it will give the lock when its turn has come, which is nothing but an answer
+//! that takes longer (`stands`, then `called`). What it then has there, or may have, is freed like everything else.
+//!
 //! A node that has it can say so at a renewal, but that alone does not show that it had it *all the time*: the hold may have ended
 //! there, and somebody else may have had the lock, with a quorum, before the node gave it to us again. So there is a second question:
 //! is it **proven** that nobody came in between?
@@ -44,8 +47,12 @@ pub(crate) struct State {
     pub(super) holds: Mask,
     /// The nodes to which a request to take the lock went, and whose answer did not come (yet).
     pub(super) doubtful: Mask,
+    /// The nodes where it stands in the queue: they have answered, and may give the lock at any time.
+    pub(super) standing: Mask,
     /// The nodes whose answer is still waited for.
     pub(super) under_way: Mask,
+    /// The nodes that are asked again and again in the background, until they give the hold.
+    chased: Mask,
     /// The nodes that have confirmed a release.
     pub(super) freed: Mask,
     /// The nodes where nobody else can have had the lock since we have the token.
@@ -102,7 +109,9 @@ impl State {
             token: None,
             holds: 0,
             doubtful: 0,
+            standing: 0,
             under_way: 0,
+            chased: 0,
             freed: 0,
             proven: 0,
             lost: 0,
@@ -160,6 +169,7 @@ impl State {
         if self.freed & bit(node) == 0 {
             self.holds |= bit(node);
         }
+        self.standing &= !bit(node);
         if asked.only && !grant.twice {
             self.doubtful &= !bit(node);
         }
@@ -174,6 +184,56 @@ impl State {
         if asked.only && !twice {
             self.has_not(node);
         }
+    }
+
+    /// Nothing was sent: what the node had of it before, it has.
+    pub(crate) fn was_not_asked(&mut self, node: usize, asked: Asked) {
+        if asked.only {
+            self.doubtful &= !bit(node);
+        }
+    }
+
+    /// The node has not given the lock yet, and will when it is our turn.
+    pub(crate) fn stands(&mut self, node: usize, asked: Asked, twice: bool) {
+        self.gave_nothing(node, asked, twice);
+        if self.freed & bit(node) == 0 {
+            self.standing |= bit(node);
+        }
+    }
+
+    /// The node has called: it has given the lock to who stood in its queue.
+    pub(crate) fn called(&mut self, node: usize, asked: Asked, grant: Grant) {
+        self.gave(
+            node,
+            Asked {
+                only: false,
+                ..asked
+            },
+            grant,
+        );
+    }
+
+    /// The node is asked to give the lock to whoever stands before us. Whatever it answers is a first grant, or none.
+    pub(crate) fn gives_way(&mut self, node: usize) {
+        self.holds &= !bit(node);
+        self.proven &= !bit(node);
+        if let Some(number) = self.numbers.get_mut(node) {
+            *number = 0;
+        }
+    }
+
+    /// Somebody begins to ask the node again and again; `false` when somebody does already, or the hold has ended.
+    pub(crate) fn chase(&mut self, node: usize) -> bool {
+        let free = !self.ended && self.chased & bit(node) == 0;
+        if free {
+            self.chased |= bit(node);
+        }
+        free
+    }
+
+    /// Nobody asks the node again and again any more.
+    pub(crate) fn chased(&mut self, node: usize) {
+        self.chased &= !bit(node);
     }
 
     /// Notes a grant, and whether it is proven that nobody else came before it.
@@ -203,6 +263,7 @@ impl State {
     pub(super) fn has_not(&mut self, node: usize) {
         self.holds &= !bit(node);
         self.doubtful &= !bit(node);
+        self.standing &= !bit(node);
     }
 }
 
@@ -261,13 +322,13 @@ impl State {
     pub(super) fn share(&mut self) {
         if self.mode == Mode::Exclusive {
             self.mode = Mode::Shared;
-            self.too_much |= self.holds | self.doubtful;
+            self.too_much |= self.holds | self.doubtful | self.standing;
         }
     }
 
     /// The node has it shared, or not at all. If an earlier request may still come, it could give it exclusively.
     pub(super) fn is_shared(&mut self, node: usize) {
-        if self.doubtful & bit(node) == 0 {
+        if (self.doubtful | self.standing) & bit(node) == 0 {
             self.too_much &= !bit(node);
         }
     }
@@ -276,7 +337,7 @@ impl State {
     pub(super) fn to_share(&self) -> Mask {
         match self.ended {
             true => 0,
-            false => self.too_much & (self.holds | self.doubtful),
+            false => self.too_much & (self.holds | self.doubtful | self.standing),
         }
     }
 }

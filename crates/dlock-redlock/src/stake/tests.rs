@@ -158,3 +158,47 @@ fn what_is_given_after_the_downgrade_as_it_was_asked_for_before_is_too_much() {
     stake.end();
     assert_eq!(stake.to_share(), 0);
 }
+
+#[test]
+fn a_place_in_a_queue_is_freed_like_a_hold() {
+    let stake = stake();
+    let asked = stake.begin(0).expect("allowed").stands(false);
+    assert_eq!(stake.anywhere(), 0b1);
+    assert_eq!(stake.left_at(0), Leftover::Place);
+    // A sign of life that could not be sent: the place is still there.
+    stake.begin(0).expect("allowed").was_not_asked();
+    assert_eq!(stake.left_at(0), Leftover::Place);
+    // One without an answer may come later.
+    drop(stake.begin(0).expect("allowed"));
+    assert_eq!(stake.left_at(0), Leftover::Stray);
+    stake.called(0, asked, number(7));
+    assert_eq!(stake.left_at(0), Leftover::Stray);
+    stake.has_not(0);
+    assert_eq!(stake.anywhere(), 0);
+    // One that was called holds, and nothing else is left.
+    let asked = stake.begin(1).expect("allowed").stands(false);
+    stake.called(1, asked, number(7));
+    assert_eq!((stake.anywhere(), stake.left_at(1)), (0b10, Leftover::Hold));
+}
+
+#[test]
+fn what_is_given_again_after_giving_way_counts_like_a_first_grant() {
+    let stake = stake();
+    give(&stake, 0, number(3));
+    stake.gives_way(0);
+    give(&stake, 0, number(7));
+    give(&stake, 1, number(7));
+    stake.held(7);
+    assert!(stake.is_proven(0) && stake.is_proven(1));
+}
+
+#[test]
+fn a_downgrade_reaches_the_queues_too() {
+    let stake = held();
+    let _ = stake.begin(2).expect("allowed").stands(false);
+    stake.share();
+    assert_eq!(stake.to_share(), 0b111);
+    // It is not there yet, and comes as a writer's.
+    stake.is_shared(2);
+    assert_eq!(stake.to_share() & 0b100, 0b100);
+}

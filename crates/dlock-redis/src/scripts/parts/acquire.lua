@@ -5,6 +5,7 @@
 -- ARGV  1 attempt (32), time to live of a fence counter in ms (13 digits), label: the end of the lock's value
 --       2 how, as in lock.lua   3 lease + time to live of a fence counter, ms
 --       4 (a node of a quorum) the token to give out unless it is too low, 16 digits; the server's time when it is left out
+--       5 (a node of a quorum, from who is ready to wait) its ticket: the place in the queue
 -- Returns  the fencing token (text) when held; of an exclusive hold, the last of its TURNS
 --          {the milliseconds after which asking again is worth it, 0: not known; the last token given out} when others hold it
 --          {'abandoned'}, or {'conflict', limit in use}
