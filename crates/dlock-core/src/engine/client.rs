@@ -12,6 +12,7 @@ use super::entry::{Ending, Entry};
 use super::ledger::{Leaving, Ledger, Left};
 use super::queue::Queue;
 use super::room::Rooms;
+use super::trip_time::TripTime;
 use super::trips;
 use crate::backend::{Backend, Hearing, Released, wait};
 use crate::lock::guard::Guard;
@@ -26,6 +27,7 @@ pub(crate) struct Client {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) rooms: Rooms,
+    pub(crate) trip_time: TripTime,
     /// Whether the backend was closed; held while one closes it, so that another waits.
     closed: tokio::sync::Mutex<bool>,
 }
@@ -33,13 +35,14 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(backend: Arc<dyn Backend>, clock: Arc<dyn Clock>, rooms: Rooms) -> Arc<Self> {
         let capabilities = backend.capabilities();
-        let ledger = Ledger::new(capabilities.backend, capabilities.liveness);
+        let ledger = Ledger::new(capabilities);
         Arc::new(Self {
             backend,
             clock,
             ledger: Arc::new(ledger),
             queue: Arc::default(),
             rooms,
+            trip_time: TripTime::default(),
             closed: tokio::sync::Mutex::new(false),
         })
     }
@@ -214,9 +217,13 @@ impl Client {
             let interval = settings.renew_every.unwrap_or(settings.lease / 3);
             loop {
                 self.clock.sleep_until(self.clock.now() + interval).await;
+                let sent = self.clock.now();
                 let asked = async { Ok(self.backend.others_wait(lease.name()).await) };
-                if let Ok(true) = self.trip(settings.trip_timeout, asked).await {
-                    return;
+                match self.trip(settings.trip_timeout, asked).await {
+                    Ok(true) => return,
+                    Ok(false) => self.ledger.nobody_waits(entry, sent),
+                    // Nothing is known, so nothing changes.
+                    Err(_) => {}
                 }
             }
         };

@@ -92,6 +92,8 @@ pub(super) struct Life {
     pub(super) lease_until: Moment,
     /// From when on it goes back to the store instead of to the next local task.
     pub(super) passed_on_until: Moment,
+    /// From when the time to linger counts, once the hold has rested.
+    pub(super) rests_since: Option<Moment>,
     /// Set while the hold rests.
     pub(super) rest: Option<Rest>,
     /// A room listens for others who wait for it; and the standby does, because home was late.
@@ -113,6 +115,7 @@ pub(super) struct Life {
 /// A hold that no task is in.
 #[derive(Debug)]
 pub(super) struct Rest {
+    pub(super) began: Moment,
     /// When it goes back to the store, unless a task takes it before.
     pub(super) until: Moment,
     /// Somebody must be there to give it back.
@@ -184,6 +187,7 @@ impl Entry {
                 ends_at: Moment::NEVER,
                 lease_until: Moment::NEVER,
                 passed_on_until: Moment::NEVER,
+                rests_since: None,
                 rest: None,
                 is_watched: false,
                 is_watched_twice: false,

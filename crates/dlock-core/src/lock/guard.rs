@@ -90,12 +90,15 @@ impl Grip {
         loop {
             let mut change = std::pin::pin!(entry.change());
             change.as_mut().enable();
-            if entry.is_wanted() || client.queue.is_waited_for(&name) {
+            let mut past = std::pin::pin!(client.queue.one_comes_past_the_line());
+            past.as_mut().enable();
+            if entry.is_wanted() || client.queue.is_waited_for(&name, entry.mode()) {
                 return;
             }
             tokio::select! {
                 biased;
                 () = change => {}
+                () = past => {}
                 () = &mut others_wait => return,
             }
         }
@@ -353,7 +356,8 @@ impl Guard {
     /// Resolves when somebody else wants the lock, another task of this client or another client; at once if somebody does already
     /// (C23). A long holder can then give way: finish the step it is at, release, and ask again at the end of the line.
     ///
-    /// Other clients are heard where the store can tell ([`Capability::Wanted`]): at once where it pushes, else with the next renewal.
+    /// Other clients are heard where the store can tell ([`Capability::Wanted`]): at once where it pushes, else with the next renewal. Of
+    /// this client's tasks in strict order ([`Order`](crate::Order)) those are heard who cannot share the lock with its holder.
     /// It is a hint: who wanted the lock may have given up since. Of several locks as one, any of them.
     ///
     /// ```

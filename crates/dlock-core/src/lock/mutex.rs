@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::engine::acquire::LockSpec;
+use crate::engine::spec::LockSpec;
 use crate::{Guard, Name, Owner, Result};
 
 /// A lock for one holder at a time, between tasks, processes and machines.

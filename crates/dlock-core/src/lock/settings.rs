@@ -155,8 +155,8 @@ impl Settings {
     }
 
     /// How long, from a grant of the store on, tasks of this client pass a hold on to each other without a trip; then it goes back
-    /// to the store, where others may wait. Default: as long as a hand-over through the store would take, which is twice the trip of
-    /// the grant, from 200 µs to 10 ms. Zero: never.
+    /// to the store, where others may wait. Default: as long as a hand-over through the store would take, which is twice the time of
+    /// this client's trips of late (a question and its answer, not the wait for a lock), from 200 µs to 10 ms. Zero: never.
     pub fn local_time(mut self, limit: Duration) -> Self {
         self.local_time = Some(limit);
         self
@@ -167,7 +167,7 @@ impl Settings {
     ///
     /// The lock *lingers*: in the store it is held, and `inspect` shows it so, with this client's label, while no task is in. It goes
     /// back when somebody of another client waits and the store tells (see [`Capabilities::wanted`]; where it cannot, others wait for
-    /// the whole time), when the time has passed, when a local task wants it in another way, at [`close`](crate::Locks::close), and
+    /// the whole time, which then counts from the first release of a grant, however often the lock is used meanwhile), when the time has passed, when a local task wants it in another way, at [`close`](crate::Locks::close), and
     /// with its tokens: a grant has [`local_turns`](Settings::local_turns) of them. A process that dies meanwhile leaves it until
     /// its lease or session is over, as for any hold, and a program that ends should call `close`: until then, and for this time at the
     /// most, a lingering lock keeps its client alive and renews.

@@ -30,7 +30,7 @@ use crate::engine::entry::{Downgrade, Ending, Entry, Life, Phase, Subject, Undo}
 use crate::engine::queue::{Heir, Turn};
 use crate::lock::settings::{DEFAULT_TRIP_TIMEOUT, ResolvedSettings};
 use crate::sync::locked;
-use crate::{Error, ErrorKind, LossReason, Mode, Moment, Name, Owner, Result};
+use crate::{Error, LossReason, Mode, Moment, Owner, Result};
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -99,7 +99,8 @@ impl Ledger {
         self.quieter.notify_waiters();
     }
 
-    /// Asking → Held. There is no await between the store's word and this.
+    /// Asking → Held. There is no await between the store's word and this. `trip` is what a trip to the store takes: others wait
+    /// about as long for local turns as for a hand-over through the store.
     ///
     /// # Errors
     ///
@@ -109,6 +110,7 @@ impl Ledger {
         entry: &Arc<Entry>,
         lease: Lease,
         turn: Option<Turn>,
+        trip: Duration,
         now: Moment,
     ) -> Result<()> {
         let mut lines = self.lines();
@@ -135,12 +137,11 @@ impl Ledger {
         lines.lets_join(entry, lease.name(), lease.mode());
         {
             let mut life = locked(&entry.life);
-            if let Some(owner) = life.owner {
-                let key = (owner, lease.name().clone());
-                lines.owned.insert(key, entry.clone());
+            if life.owner.is_some() {
+                lines.other_owner(entry, None, life.owner, lease.name().clone());
             }
             life.phase = Phase::Held;
-            life.passed_on_until = now + settings.local_time(now.since(lease.counted_from()));
+            life.passed_on_until = now + settings.local_time(trip);
             life.subject = Subject::Hold(Arc::new(lease));
             life.turn = turn;
             life.guards = 1;
@@ -161,41 +162,6 @@ impl Ledger {
         doubts.entries.push(entry.clone());
         self.undo(&mut lines, entry, Some(client), now);
         self.ring(lines, now, entry);
-    }
-
-    /// Held: the owner enters once more.
-    pub(crate) fn reenter(
-        &self,
-        owner: Owner,
-        name: &Name,
-        mode: Mode,
-        now: Moment,
-    ) -> Result<Option<Arc<Entry>>> {
-        let lines = self.lines();
-        let Some(entry) = lines.owned.get(&(owner, name.clone())) else {
-            return Ok(None);
-        };
-        if !entry.is_held(now) {
-            return Ok(None);
-        }
-        match (entry.mode(), mode) {
-            (Mode::Exclusive, Mode::Exclusive | Mode::Shared) | (Mode::Shared, Mode::Shared) => {
-                locked(&entry.life).guards += 1;
-                let entry = entry.clone();
-                if !entry.is_taken_up() {
-                    // It was passed on to another task of the owner, which may never run again.
-                    drop(lines);
-                    self.take_up(&entry, now);
-                }
-                Ok(Some(entry))
-            }
-            (Mode::Shared, Mode::Exclusive) => Err(Error::new(
-                ErrorKind::Conflict,
-                "this owner holds the lock for reading and asks to write: two upgrades would wait for each other for ever, so \
-                 release the read lock first, or take the write lock from the start and downgrade it",
-            )),
-            _ => Ok(None),
-        }
     }
 
     /// Held → Releasing or Undoing, or Held by the next local task, when the last guard of the owner leaves a hold that is good to
@@ -706,30 +672,6 @@ impl Lines {
         let owner = locked(&entry.life).owner;
         if owner.is_some() {
             self.other_owner(entry, owner, None, entry.name());
-        }
-    }
-
-    /// From now on another owner can enter the hold again, or nobody.
-    pub(super) fn other_owner(
-        &mut self,
-        entry: &Arc<Entry>,
-        before: Option<Owner>,
-        now: Option<Owner>,
-        name: Name,
-    ) {
-        if let Some(owner) = before {
-            let key = (owner, name.clone());
-            // A later hold of the same owner may stand there already.
-            if self
-                .owned
-                .get(&key)
-                .is_some_and(|other| other.id == entry.id)
-            {
-                self.owned.remove(&key);
-            }
-        }
-        if let Some(owner) = now {
-            self.owned.insert((owner, name), entry.clone());
         }
     }
 
