@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::client::Client;
-use super::entry::Entry;
-use super::ledger::{Asker, closed};
+use super::entry::{Asker, Entry};
+use super::ledger::closed;
 use super::queue::Turn;
 use super::spec::{LockSpec, Patience};
 use super::walk::Acquire;

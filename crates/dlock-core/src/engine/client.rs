@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
 use super::entry::{Ending, Entry};
 use super::ledger::{Leaving, Ledger, Left};
 use super::queue::Queue;
@@ -18,6 +16,7 @@ use crate::backend::{Backend, Hearing, Released, wait};
 use crate::lock::guard::Guard;
 use crate::lock::settings::ResolvedSettings;
 use crate::lock::stats::Event;
+use crate::runtime::in_runtime;
 use crate::{Clock, Error, ErrorKind, HeldNow, LossReason, Name, Operation, Result};
 
 #[derive(Debug)]
@@ -334,34 +333,6 @@ pub(crate) fn reason_of(entry: &Entry) -> LossReason {
     match entry.ending() {
         Ending::Lost(reason) => reason,
         _ => LossReason::Expired,
-    }
-}
-
-/// What a backend asks first in its `connect`, since clients panic where there is no runtime: an error in its place.
-///
-/// ```
-/// let error = dlock_core::backend::need_runtime("my-store").expect_err("there is no runtime here");
-/// assert!(error.to_string().starts_with("my-store: connect: invalid input: called outside of a tokio runtime"));
-/// ```
-///
-/// # Errors
-///
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) outside of a tokio runtime.
-pub fn need_runtime(backend: &'static str) -> Result<()> {
-    in_runtime().map_err(|error| {
-        error
-            .with_backend(backend)
-            .with_operation(Operation::Connect)
-    })
-}
-
-/// Timers and background tasks need a runtime.
-pub(crate) fn in_runtime() -> Result<()> {
-    match Handle::try_current() {
-        Ok(_) => Ok(()),
-        Err(_) => Err(Error::invalid(
-            "called outside of a tokio runtime: call it from a task, or inside Runtime::block_on",
-        )),
     }
 }
 

@@ -7,20 +7,25 @@
 
 mod join;
 mod life;
+mod loss;
 mod owners;
+mod pass_on;
+mod renewal;
 mod rest;
 mod schedule;
+mod undo;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
-pub(crate) use self::life::{Asker, Leaving, Left, undo_limit};
+pub(crate) use self::life::{Leaving, Left};
 use self::owners::OwnerWaits;
 use self::rest::Unwatched;
 use self::schedule::{AT_LEAST_EVERY, Schedule};
 pub(crate) use self::schedule::{Capacity, Work};
+pub(crate) use self::undo::undo_limit;
 use super::entry::Entry;
 use super::room::Post;
 use crate::backend::{Capabilities, Hearing, Liveness};

@@ -125,7 +125,7 @@ impl Line {
             self.company = company;
             self.turns += 1;
             self.passed = self.passed.saturating_add(1);
-            place.is_admitted();
+            place.admit();
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::client::in_runtime;
 use super::entry::Entry;
 use super::ledger::closed;
 use super::queue::{Company, Entered, Inherits, PastTheLine, Turn, Waited};
 use super::spec::{LockSpec, Patience};
 use crate::backend::{Fairness, Hearing, WakeUp, random_between, wait};
 use crate::lock::guard::Guard;
+use crate::runtime::in_runtime;
 use crate::{Error, HeldNow, Mode, Moment, Order, Owner, Result};
 
 /// One acquire on its way.

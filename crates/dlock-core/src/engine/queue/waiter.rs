@@ -39,7 +39,7 @@ impl Place {
     }
 
     /// It is its turn. A waiter whose future was dropped meanwhile finds that it is no longer in the line, and passes on.
-    pub(super) fn is_admitted(self) {
+    pub(super) fn admit(self) {
         let _ = self.tell.send(Word::YourTurn);
     }
 
