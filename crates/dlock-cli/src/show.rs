@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, SystemTime};
 
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
-use dlocks::{HolderInfo, LockInfo};
+use dlocks::{FencingToken, HolderInfo, LockInfo};
 use serde_json::{Value, json};
 
 use crate::exit::{Failure, UNAVAILABLE};
@@ -59,7 +59,7 @@ pub(crate) fn lock_as_json(lock: &LockInfo) -> Value {
                 "owner": holder.owner,
                 "label": holder.label,
                 "mode": holder.mode.to_string(),
-                "token": holder.token.map(u64::from),
+                "token": holder.token.map(token_as_json),
                 "since": holder.since.map(|at| humantime::format_rfc3339_millis(at).to_string()),
                 "expires_in_ms": holder.expires_in.map(|left| left.as_millis() as u64),
             })
@@ -73,6 +73,16 @@ pub(crate) fn lock_as_json(lock: &LockInfo) -> Value {
         })
         .collect();
     json!({ "name": lock.name.as_str(), "locked": lock.is_locked(), "holders": holders, "waiters": waiters })
+}
+
+/// A number, or its digits as text above 2^53 - 1, which readers that keep numbers as doubles (JavaScript, `jq`) would change: the rule
+/// that [`FencingToken`] itself follows with `serde`.
+fn token_as_json(token: FencingToken) -> Value {
+    const EXACT: u64 = (1 << 53) - 1;
+    match token.get() {
+        number @ 0..=EXACT => json!(number),
+        number => json!(number.to_string()),
+    }
 }
 
 pub(crate) fn held_for(holder: &HolderInfo) -> Option<Duration> {
@@ -130,6 +140,14 @@ pub(crate) fn print_table(table: &Table) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_that_doubles_do_not_hold_is_text() {
+        let exact = (1 << 53) - 1;
+        let of = |number| token_as_json(FencingToken::new(number)).to_string();
+        assert_eq!(of(exact), "9007199254740991");
+        assert_eq!(of(exact + 1), "\"9007199254740992\"");
+    }
 
     #[test]
     fn times_are_short_to_read() {

@@ -69,8 +69,14 @@ const BROKEN: &[Broken] = broken! {
     C19 DowngradeHasAGap, "downgrade with a gap";
     C20 OwnWatchdog, "a watchdog that outlives the release";
     C21 TokensNotSetAside, "tokens of a client's turns are given to others too";
+    C21 LeaseEndsAllTheSame, "a hold that lingers is not renewed, and said to be";
+    C21 ReleaseLeavesTheHold, "what has lingered is not given back, and said to be";
+    C21 SilentThoughItTells, "a store says that it tells of others, and is silent";
+    C21 CallsAlways, "a hold never lingers, since others are always said to wait";
+    C21 ExtendsWhatIsGone, "a hold that was lost while it lingered is said to be extended";
     C22 GrantsBeforeTheWrite, "a grant that the store has refused";
     C23 TellsNobody, "holders never hear that others wait";
+    C23 TellsOfNewcomers, "holders hear of those alone who come after they listen";
     C23 CriesWolf, "holders hear of others when there are none";
 };
 

@@ -8,6 +8,7 @@ pub mod fence;
 pub mod kit;
 mod lock;
 mod name;
+mod runtime;
 mod sync;
 
 pub use backend::{

@@ -18,6 +18,8 @@ case_list! {
         "`release` answers `Freed` and leaves the hold in the store";
     C21 lock_that_lingers_goes_to_whoever_waits [PASS_ON]
         "`wanted` does not resolve, or `others_wait` says no, though an attempt stands in the queue";
+    C21 others_wait_for_one_rest_however_often_it_is_used [PASS_ON]
+        "`Capabilities::wanted` says `Told`, and nobody is told: core then takes silence for proof that nobody waits";
     C21 tokens_increase_over_a_lingering_lock [PASS_ON, Need::Can(Capability::Fencing)]
         "the store gives away tokens that `Capabilities::turns` sets aside for a grant";
     C21 lock_that_was_lost_while_it_lingered_is_asked_for [PASS_ON, Need::Deadline, Need::Able(Ability::Cut)]
@@ -38,7 +40,7 @@ async fn lock_that_lingers_is_taken_again_without_the_store(world: World) -> Res
     let first = mutex.lock().await?;
     assert_eq!(first.release().await?, Released::Freed);
     fault.cut().await;
-    for _ in 0..5 {
+    for _ in 0..world.capabilities.turns.saturating_sub(2).clamp(1, 5) {
         let guard = world.soon("the lock that lingers", mutex.lock()).await?;
         assert!(guard.is_held());
         assert_eq!(guard.release().await?, Released::Freed);
@@ -98,6 +100,37 @@ async fn lock_that_lingers_goes_to_whoever_waits(world: World) -> Result<()> {
     assert!(mutex.try_lock().await?.is_none(), "two holders");
     world.freed(theirs).await?;
     world.freed(mutex.lock().await?).await?;
+    locks.close().await
+}
+
+/// The lock rests many times, each time for less than it may: whoever waits is not kept out by all of these rests.
+async fn others_wait_for_one_rest_however_often_it_is_used(world: World) -> Result<()> {
+    let name = world.name();
+    let (linger, pause) = (Duration::from_millis(400), Duration::from_millis(300));
+    let locks = world.client_with(world.long().linger(linger)).await?;
+    let mutex = locks.mutex(&name)?;
+    let mine = mutex.lock().await?;
+    let other = world.client().await?.mutex(&name)?;
+    let theirs = tokio::spawn(async move { other.lock().await });
+    tokio::time::sleep(pause).await;
+    world.freed(mine).await?;
+    let limit = linger + world.timings.settle;
+    let began = tokio::time::Instant::now();
+    while !theirs.is_finished() {
+        assert!(
+            began.elapsed() < limit,
+            "another client has waited for {limit:?}, through {} uses of a lock that lingers for {linger:?}",
+            locks.stats().acquired + locks.stats().passed_on
+        );
+        tokio::time::sleep(pause).await;
+        // Once it was given back it is theirs, where there is no queue with the next question.
+        if locks.stats().released == 0
+            && let Ok(guard) = tokio::time::timeout(pause, mutex.lock()).await
+        {
+            world.freed(guard?).await?;
+        }
+    }
+    world.freed(theirs.await.expect("no panic")?).await?;
     locks.close().await
 }
 

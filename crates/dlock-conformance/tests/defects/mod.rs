@@ -3,11 +3,13 @@
 mod grants;
 mod names;
 mod queues;
+mod rests;
 mod words;
 
 pub(crate) use grants::*;
 pub(crate) use names::*;
 pub(crate) use queues::*;
+pub(crate) use rests::*;
 pub(crate) use words::*;
 
 use std::fmt::Debug;

@@ -295,6 +295,24 @@ impl Defect for CriesWolf {
     async fn wanted(&self, _: &Client, _: &Lease) {}
 }
 
+/// Holders are told of those alone who come after they began to listen.
+#[derive(Debug, Default)]
+pub(crate) struct TellsOfNewcomers;
+
+#[async_trait]
+impl Defect for TellsOfNewcomers {
+    async fn others_wait(&self, _: &Client, _: &Name) -> bool {
+        false
+    }
+
+    async fn wanted(&self, client: &Client, lease: &Lease) {
+        if client.store.others_wait(lease.name()).await {
+            std::future::pending().await
+        }
+        client.store.wanted(lease).await;
+    }
+}
+
 /// The answer does not wait for the write: one that the store refuses is a grant.
 #[derive(Debug, Default)]
 pub(crate) struct GrantsBeforeTheWrite;

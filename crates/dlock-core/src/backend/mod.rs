@@ -8,18 +8,18 @@ mod capabilities;
 mod into;
 mod request;
 mod store;
+mod token;
 mod url;
 
-pub use crate::engine::client::need_runtime;
 pub(crate) use crate::kit::polling as wait;
+pub use crate::runtime::need_runtime;
 pub use backoff::Backoff;
 pub(crate) use backoff::random_between;
 pub use capabilities::{Capabilities, Capability, Fairness, Hearing, Liveness, Reach, WakeUp};
 pub use into::IntoBackend;
 #[doc(hidden)]
 pub use into::{Any, Own, Shared};
-pub use request::{
-    AttemptId, Busy, FencingToken, Lease, LossReason, Mode, Outcome, Released, Renewal, Request,
-};
+pub use request::{AttemptId, Busy, Lease, LossReason, Mode, Outcome, Released, Renewal, Request};
 pub use store::Backend;
+pub use token::FencingToken;
 pub use url::{BackendUrl, Host, parse_duration};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::{Clock, Error, Moment, Name};
+use crate::{Clock, Error, FencingToken, Moment, Name};
 
 /// How a lock is held.
 ///
@@ -72,59 +72,6 @@ impl From<Uuid> for AttemptId {
 impl fmt::Display for AttemptId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.simple().fmt(f)
-    }
-}
-
-/// A number that increases strictly with every hold of a name (C11).
-///
-/// Hand it to the protected resource with every write; the resource keeps the highest it has seen and refuses lower ones.
-/// Then a holder that was paused past its lease can do no harm.
-///
-/// Every store of this library gives numbers from 0 to 2^63 - 1, which SQL's signed `BIGINT` holds: [`as_i64`](FencingToken::as_i64).
-/// With the feature `serde` it is a plain number of that range; a larger one is refused, both ways.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(
-    feature = "serde",
-    derive(serde::Serialize, serde::Deserialize),
-    serde(transparent)
-)]
-pub struct FencingToken(#[cfg_attr(feature = "serde", serde(with = "super::bigint"))] u64);
-
-impl FencingToken {
-    /// Wraps the store's number.
-    pub const fn new(number: u64) -> Self {
-        Self(number)
-    }
-
-    /// The number.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-
-    /// The number for a signed `BIGINT` column. `None` when it does not fit, which no store of this library does: a number that was
-    /// cut would let a paused holder pass for a later one.
-    ///
-    /// ```
-    /// use dlock_core::FencingToken;
-    ///
-    /// let token = Some(FencingToken::new(42)); // as `Guard::token` gives it
-    /// assert_eq!(token.and_then(FencingToken::as_i64), Some(42));
-    /// assert_eq!(FencingToken::new(u64::MAX).as_i64(), None);
-    /// ```
-    pub fn as_i64(self) -> Option<i64> {
-        i64::try_from(self.0).ok()
-    }
-}
-
-impl From<FencingToken> for u64 {
-    fn from(token: FencingToken) -> Self {
-        token.0
-    }
-}
-
-impl fmt::Display for FencingToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 
@@ -317,7 +264,7 @@ impl Lease {
     /// Sets the fencing token.
     #[must_use]
     pub fn with_token(mut self, token: u64) -> Self {
-        self.token = Some(FencingToken(token));
+        self.token = Some(FencingToken::new(token));
         self
     }
 

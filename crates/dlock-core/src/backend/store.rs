@@ -15,6 +15,104 @@ use crate::{Capabilities, Capability, Error, ErrorKind, LockInfo, Name, Released
 /// [`abandon`](Backend::abandon), say what the store can do in [`capabilities`](Backend::capabilities), and run the
 /// conformance suite (`dlock-conformance`) against it.
 ///
+/// # The calls of a hold
+///
+/// ```text
+/// try_acquire, or acquire for one who waits ──► Held ──► renew ──► renew ──► … ──► release
+///       │                                         │                                  │ not confirmed: again
+///       │ Busy: over                              │ lost, or the guard was dropped ──┘
+///       └ in doubt: an error, a late answer, a future that was dropped ──► abandon, until it says Ok
+/// ```
+///
+/// # A minimal backend
+///
+/// Locks in a table of this process: a store that only excludes, without tokens or a queue. Waiters ask again and again.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::sync::{Arc, Mutex};
+///
+/// use dlock_core::backend::{AttemptId, Backend, Busy, Lease, Outcome, Renewal, Request};
+/// use dlock_core::{Capabilities, Clock, Locks, LossReason, Moment, Name, Released, Result, SystemClock, kit};
+///
+/// #[derive(Debug)]
+/// struct Table {
+///     capabilities: Capabilities,
+///     /// Who holds a lock, and until when.
+///     rows: Mutex<HashMap<Name, (AttemptId, Moment)>>,
+/// }
+///
+/// #[async_trait::async_trait]
+/// impl Backend for Table {
+///     fn capabilities(&self) -> &Capabilities {
+///         &self.capabilities
+///     }
+///
+///     fn identity(&self) -> &str {
+///         "table"
+///     }
+///
+///     async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
+///         let sent = request.now(); // the lease counts from before the store is asked (C7)
+///         let mut rows = self.rows.lock().unwrap();
+///         kit::refuse_abandoned(request.attempt())?; // one that comes after its undo (C13)
+///         match rows.get(request.name()) {
+///             // The same attempt twice is one hold, whose lease counts anew (C15).
+///             Some((owner, until)) if *owner != request.attempt() && sent < *until => Ok(Outcome::Busy(Busy::default())),
+///             _ => {
+///                 rows.insert(request.name().clone(), (request.attempt(), sent + request.lease()));
+///                 Ok(Outcome::Held(Lease::new(request, sent)))
+///             }
+///         }
+///     }
+///
+///     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+///         let now = SystemClock.now();
+///         let mut rows = self.rows.lock().unwrap();
+///         let answers = leases.iter().map(|lease| match rows.get_mut(lease.name()) {
+///             // Only if it is still ours, in the same step (C6).
+///             Some((owner, until)) if *owner == lease.attempt() && now < *until => {
+///                 *until = now + lease.duration();
+///                 Renewal::Extended
+///             }
+///             _ => Renewal::Lost(LossReason::Gone),
+///         });
+///         answers.collect()
+///     }
+///
+///     async fn release(&self, lease: &Lease) -> Result<Released> {
+///         let mut rows = self.rows.lock().unwrap();
+///         match rows.get(lease.name()) {
+///             Some((owner, until)) if *owner == lease.attempt() => {
+///                 let was_good = SystemClock.now() < *until;
+///                 rows.remove(lease.name());
+///                 Ok(if was_good { Released::Freed } else { Released::AlreadyLost })
+///             }
+///             _ => Ok(Released::AlreadyLost),
+///         }
+///     }
+///
+///     async fn abandon(&self, request: &Request) -> Result<()> {
+///         let mut rows = self.rows.lock().unwrap();
+///         kit::remember_abandoned(request.attempt());
+///         if rows.get(request.name()).is_some_and(|(owner, _)| *owner == request.attempt()) {
+///             rows.remove(request.name());
+///         }
+///         Ok(())
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<()> {
+/// let table = Table { capabilities: Capabilities::new("table"), rows: Mutex::default() };
+/// let locks = Locks::new(table)?;
+/// let guard = locks.mutex("stock:42")?.lock().await?;
+/// assert!(locks.mutex("stock:42")?.try_lock().await?.is_none());
+/// assert_eq!(guard.release().await?, Released::Freed);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # What must hold
 ///
 /// - The owner in the store is [`Request::attempt`]. Every change compares it in the same atomic step (C6).

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
 use super::entry::{Ending, Entry};
 use super::ledger::{Leaving, Ledger, Left};
 use super::queue::Queue;
 use super::room::Rooms;
+use super::trip_time::TripTime;
 use super::trips;
 use crate::backend::{Backend, Hearing, Released, wait};
 use crate::lock::guard::Guard;
 use crate::lock::settings::ResolvedSettings;
 use crate::lock::stats::Event;
+use crate::runtime::in_runtime;
 use crate::{Clock, Error, ErrorKind, HeldNow, LossReason, Name, Operation, Result};
 
 #[derive(Debug)]
@@ -26,6 +26,7 @@ pub(crate) struct Client {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) queue: Arc<Queue>,
     pub(crate) rooms: Rooms,
+    pub(crate) trip_time: TripTime,
     /// Whether the backend was closed; held while one closes it, so that another waits.
     closed: tokio::sync::Mutex<bool>,
 }
@@ -33,13 +34,14 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(backend: Arc<dyn Backend>, clock: Arc<dyn Clock>, rooms: Rooms) -> Arc<Self> {
         let capabilities = backend.capabilities();
-        let ledger = Ledger::new(capabilities.backend, capabilities.liveness);
+        let ledger = Ledger::new(capabilities);
         Arc::new(Self {
             backend,
             clock,
             ledger: Arc::new(ledger),
             queue: Arc::default(),
             rooms,
+            trip_time: TripTime::default(),
             closed: tokio::sync::Mutex::new(false),
         })
     }
@@ -214,9 +216,13 @@ impl Client {
             let interval = settings.renew_every.unwrap_or(settings.lease / 3);
             loop {
                 self.clock.sleep_until(self.clock.now() + interval).await;
+                let sent = self.clock.now();
                 let asked = async { Ok(self.backend.others_wait(lease.name()).await) };
-                if let Ok(true) = self.trip(settings.trip_timeout, asked).await {
-                    return;
+                match self.trip(settings.trip_timeout, asked).await {
+                    Ok(true) => return,
+                    Ok(false) => self.ledger.nobody_waits(entry, sent),
+                    // Nothing is known, so nothing changes.
+                    Err(_) => {}
                 }
             }
         };
@@ -327,34 +333,6 @@ pub(crate) fn reason_of(entry: &Entry) -> LossReason {
     match entry.ending() {
         Ending::Lost(reason) => reason,
         _ => LossReason::Expired,
-    }
-}
-
-/// What a backend asks first in its `connect`, since clients panic where there is no runtime: an error in its place.
-///
-/// ```
-/// let error = dlock_core::backend::need_runtime("my-store").expect_err("there is no runtime here");
-/// assert!(error.to_string().starts_with("my-store: connect: invalid input: called outside of a tokio runtime"));
-/// ```
-///
-/// # Errors
-///
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) outside of a tokio runtime.
-pub fn need_runtime(backend: &'static str) -> Result<()> {
-    in_runtime().map_err(|error| {
-        error
-            .with_backend(backend)
-            .with_operation(Operation::Connect)
-    })
-}
-
-/// Timers and background tasks need a runtime.
-pub(crate) fn in_runtime() -> Result<()> {
-    match Handle::try_current() {
-        Ok(_) => Ok(()),
-        Err(_) => Err(Error::invalid(
-            "called outside of a tokio runtime: call it from a task, or inside Runtime::block_on",
-        )),
     }
 }
 

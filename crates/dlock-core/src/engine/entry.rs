@@ -1,32 +1,28 @@
 //! One attempt to get a lock, and the hold it became, as everybody in this client sees it.
 //!
-//! What changes an entry is in `ledger/life.rs`; here is what may be read at any moment.
+//! What changes an entry is in `ledger`; here is what may be read at any moment.
 //!
 //! A hold is what the store knows. One task's time in it is a **stay**: a hold that is passed on between the tasks of a client has
 //! several, one after the other, each with the next token of the hold (C21). Between two stays a hold may **rest**: the store's lease
 //! goes on while no task is in, for as long as [`Settings::linger`](crate::Settings::linger) allows.
 
+mod ending;
+mod validity;
+
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+pub(crate) use self::ending::Ending;
+use self::ending::{code_of, ending_of};
+use self::validity::OVER;
 use super::client::Client;
-use super::ledger::Asker;
 use super::queue::Turn;
 use crate::backend::{Backoff, Lease, Request};
 use crate::lock::settings::ResolvedSettings;
 use crate::sync::locked;
-use crate::{Clock, FencingToken, LossReason, Mode, Moment, Name, Owner};
-
-/// Timers have a grain of a millisecond and fire late: losses are declared this much before the end, so that the signal
-/// fires no later than `valid_until` (C8).
-const TIMER_GRAIN: Duration = Duration::from_millis(2);
-
-/// The validity of what is not held, or was seen to have passed. It is never raised again (C9).
-const OVER: u64 = 0;
+use crate::{FencingToken, Mode, Moment, Name, Owner};
 
 /// Where an entry is in its life; the diagram is in `ledger/life.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,12 +34,15 @@ pub(crate) enum Phase {
     Over,
 }
 
-/// How a hold ended, for its guards. A release and a loss exclude each other (C9).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    NotYet,
-    LetGo,
-    Lost(LossReason),
+/// Who asks for a lock, and how it is kept.
+#[derive(Debug)]
+pub(crate) struct Asker {
+    pub(crate) settings: Arc<ResolvedSettings>,
+    pub(crate) owner: Option<Owner>,
+    /// The name of the span it asks in.
+    pub(crate) span: Option<&'static str>,
+    /// Whether the hold may be passed on to other tasks with the same settings.
+    pub(crate) passes_on: bool,
 }
 
 #[derive(Debug)]
@@ -92,6 +91,8 @@ pub(super) struct Life {
     pub(super) lease_until: Moment,
     /// From when on it goes back to the store instead of to the next local task.
     pub(super) passed_on_until: Moment,
+    /// From when the time to linger counts, once the hold has rested.
+    pub(super) rests_since: Option<Moment>,
     /// Set while the hold rests.
     pub(super) rest: Option<Rest>,
     /// A room listens for others who wait for it; and the standby does, because home was late.
@@ -113,6 +114,7 @@ pub(super) struct Life {
 /// A hold that no task is in.
 #[derive(Debug)]
 pub(super) struct Rest {
+    pub(super) began: Moment,
     /// When it goes back to the store, unless a task takes it before.
     pub(super) until: Moment,
     /// Somebody must be there to give it back.
@@ -184,6 +186,7 @@ impl Entry {
                 ends_at: Moment::NEVER,
                 lease_until: Moment::NEVER,
                 passed_on_until: Moment::NEVER,
+                rests_since: None,
                 rest: None,
                 is_watched: false,
                 is_watched_twice: false,
@@ -272,82 +275,6 @@ impl Entry {
         ending_of(self.ending.load(Ordering::Acquire))
     }
 
-    pub(crate) fn valid_until(&self) -> Moment {
-        Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
-    }
-
-    /// Right at every moment, also when no task gets to run: it reads the clock (C8). Once it was false it stays false: whoever
-    /// sees that the time has passed takes it away from a renewal that comes back late.
-    pub(crate) fn is_held(&self, now: Moment) -> bool {
-        let mut until = self.valid_until.load(Ordering::Acquire);
-        loop {
-            if until == OVER {
-                return false;
-            }
-            if now.as_nanos() < until {
-                return true;
-            }
-            match self.valid_until.compare_exchange(
-                until,
-                OVER,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return false,
-                Err(renewed) => until = renewed,
-            }
-        }
-    }
-
-    /// The store counts the lease anew from `sent`. `false` when the hold was over before.
-    pub(super) fn extend(&self, sent: Moment, ends_at: Moment, now: Moment) -> bool {
-        let Some(validity) = self.settings.validity else {
-            return self.is_held(now);
-        };
-        let renewed = (sent + validity).min(ends_at).as_nanos();
-        let mut until = self.valid_until.load(Ordering::Acquire);
-        loop {
-            if until == OVER || now.as_nanos() >= until {
-                return false;
-            }
-            if renewed <= until {
-                return true;
-            }
-            match self.valid_until.compare_exchange(
-                until,
-                renewed,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return true,
-                Err(other) => until = other,
-            }
-        }
-    }
-
-    pub(super) fn begins(&self, until: Moment) {
-        self.valid_until.store(until.as_nanos(), Ordering::Release);
-    }
-
-    /// Another stay begins, which may last until `until`. `false` when the hold was over before.
-    pub(super) fn begins_again(&self, until: Moment, now: Moment) -> bool {
-        let mut valid = self.valid_until.load(Ordering::Acquire);
-        loop {
-            if valid == OVER || now.as_nanos() >= valid {
-                return false;
-            }
-            match self.valid_until.compare_exchange(
-                valid,
-                until.as_nanos(),
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
-                Ok(_) => return true,
-                Err(other) => valid = other,
-            }
-        }
-    }
-
     /// The stay before has ended by a release: those who watch it are told.
     pub(super) fn next_stay(&self, stay: u32) {
         self.taken_up.store(false, Ordering::Relaxed);
@@ -409,11 +336,6 @@ impl Entry {
         self.changed.notify_waiters();
     }
 
-    /// When the loss has to be declared, if nothing happens before.
-    pub(crate) fn loss_at(&self) -> Moment {
-        self.valid_until().earlier(TIMER_GRAIN)
-    }
-
     /// How a stay ended: a hold is passed on only after a release.
     pub(crate) fn ending_of_stay(&self, stay: u32) -> Ending {
         let ending = self.ending();
@@ -421,78 +343,6 @@ impl Entry {
             ending
         } else {
             Ending::LetGo
-        }
-    }
-
-    /// Resolves when the stay has ended or its time is up; the caller looks which.
-    ///
-    /// Outside of a runtime there are no timers: then whoever looks after the client's holds declares the loss.
-    pub(crate) async fn ended(&self, ending: impl Fn() -> Ending, clock: &dyn Clock) {
-        loop {
-            let mut changed = std::pin::pin!(self.changed.notified());
-            changed.as_mut().enable();
-            let at = self.loss_at();
-            if ending() != Ending::NotYet || clock.now() >= at {
-                return;
-            }
-            if Handle::try_current().is_err() {
-                changed.await;
-                continue;
-            }
-            tokio::select! {
-                biased;
-                () = changed => {}
-                // The lease may have been renewed meanwhile: look again.
-                () = clock.sleep_until(at) => {}
-            }
-        }
-    }
-}
-
-const NOT_YET: u8 = 0;
-const LET_GO: u8 = 1;
-const LOST: u8 = 2;
-
-fn code_of(ending: Ending) -> u8 {
-    match ending {
-        Ending::NotYet => NOT_YET,
-        Ending::LetGo => LET_GO,
-        Ending::Lost(LossReason::Expired) => LOST,
-        Ending::Lost(LossReason::Gone) => LOST + 1,
-        Ending::Lost(LossReason::SessionEnded) => LOST + 2,
-        Ending::Lost(LossReason::MaxHold) => LOST + 3,
-        Ending::Lost(LossReason::Closed) => LOST + 4,
-    }
-}
-
-fn ending_of(code: u8) -> Ending {
-    match code {
-        NOT_YET => Ending::NotYet,
-        LET_GO => Ending::LetGo,
-        LOST => Ending::Lost(LossReason::Expired),
-        3 => Ending::Lost(LossReason::Gone),
-        4 => Ending::Lost(LossReason::SessionEnded),
-        5 => Ending::Lost(LossReason::MaxHold),
-        _ => Ending::Lost(LossReason::Closed),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn endings_survive_their_code() {
-        for ending in [
-            Ending::NotYet,
-            Ending::LetGo,
-            Ending::Lost(LossReason::Expired),
-            Ending::Lost(LossReason::Gone),
-            Ending::Lost(LossReason::SessionEnded),
-            Ending::Lost(LossReason::MaxHold),
-            Ending::Lost(LossReason::Closed),
-        ] {
-            assert_eq!(ending_of(code_of(ending)), ending);
         }
     }
 }

@@ -7,21 +7,28 @@
 
 mod join;
 mod life;
+mod loss;
+mod owners;
+mod pass_on;
+mod renewal;
 mod rest;
 mod schedule;
+mod undo;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
-pub(crate) use self::life::{Asker, Leaving, Left, undo_limit};
+pub(crate) use self::life::{Leaving, Left};
+use self::owners::OwnerWaits;
 use self::rest::Unwatched;
 use self::schedule::{AT_LEAST_EVERY, Schedule};
 pub(crate) use self::schedule::{Capacity, Work};
+pub(crate) use self::undo::undo_limit;
 use super::entry::Entry;
 use super::room::Post;
-use crate::backend::Liveness;
+use crate::backend::{Capabilities, Hearing, Liveness};
 use crate::lock::stats::{Event, Recorder};
 use crate::sync::locked;
 use crate::{Error, ErrorKind, HeldNow, Moment, Name, Owner, Result};
@@ -32,6 +39,8 @@ pub(crate) struct Ledger {
     pub(crate) stats: Recorder,
     /// A hold ends with its lease, whatever becomes of the client; a session outlives it.
     by_lease: bool,
+    /// The store tells at once that others wait for a hold: silence means that nobody does.
+    is_told: bool,
     /// Rung when a room must look earlier than it plans to.
     home: Notify,
     standby: Notify,
@@ -49,6 +58,8 @@ struct Lines {
     chores: Schedule,
     /// The holds that their owners can enter again.
     owned: HashMap<(Owner, Name), Arc<Entry>>,
+    /// Owners that have tasks which wait for a lock: told when another of their tasks has got it.
+    owners_wait: HashMap<(Owner, Name), OwnerWaits>,
     /// The last hold of each name that readers of this client may join.
     joinable: HashMap<Name, Arc<Entry>>,
     /// How many attempts in doubt are being undone, by name.
@@ -84,11 +95,12 @@ pub(crate) struct Counts {
 }
 
 impl Ledger {
-    pub(crate) fn new(backend: &'static str, liveness: Liveness) -> Self {
+    pub(crate) fn new(capabilities: &Capabilities) -> Self {
         Self {
             lines: Mutex::default(),
-            stats: Recorder::new(backend),
-            by_lease: liveness == Liveness::Lease,
+            stats: Recorder::new(capabilities.backend),
+            by_lease: capabilities.liveness == Liveness::Lease,
+            is_told: matches!(capabilities.wanted, Hearing::Told { .. }),
             home: Notify::new(),
             standby: Notify::new(),
             quieter: Notify::new(),
@@ -168,14 +180,6 @@ impl Ledger {
             }
             told.await;
         }
-    }
-
-    /// Whether an owner holds a lock now.
-    pub(crate) fn is_owned(&self, owner: Owner, name: &Name, now: Moment) -> bool {
-        self.lines()
-            .owned
-            .get(&(owner, name.clone()))
-            .is_some_and(|entry| entry.is_held(now))
     }
 
     pub(crate) fn counts(&self) -> Counts {

@@ -56,6 +56,7 @@ pub(super) async fn renew(client: Arc<Client>, entries: Vec<(Arc<Entry>, u32)>) 
     under_way.entries.clear();
     let mut answers = answers.unwrap_or_default().into_iter();
     let mut extended = 0;
+    let took = client.clock.now().since(sent);
     for (entry, trip) in entries {
         match answers.next() {
             Some(Renewal::Extended) => {
@@ -68,6 +69,9 @@ pub(super) async fn renew(client: Arc<Client>, entries: Vec<(Arc<Entry>, u32)>) 
             Some(Renewal::Failed(error)) => failed(&client, &entry, trip, &error),
             None => failed(&client, &entry, trip, &wait::no_answer(limit)),
         }
+    }
+    if extended > 0 {
+        client.trip_time.took(took);
     }
     extended
 }
@@ -160,7 +164,12 @@ pub(super) async fn give_back(
     let Some(lease) = entry.lease() else {
         return Ok(Released::AlreadyLost);
     };
-    client.trip(limit, client.backend.release(&lease)).await
+    let sent = client.clock.now();
+    let found = client.trip(limit, client.backend.release(&lease)).await;
+    if found.is_ok() {
+        client.trip_time.took(client.clock.now().since(sent));
+    }
+    found
 }
 
 /// Listens for others who wait for a hold that rests now and then, until the hold has ended.

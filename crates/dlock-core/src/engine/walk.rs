@@ -1,23 +1,15 @@
 //! The walk of one acquire: local queue, ledger, store, guard.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::acquire::{LockSpec, Patience};
-use super::client::{Client, in_runtime};
 use super::entry::Entry;
-use super::ledger::{Asker, closed};
-use super::queue::{Company, Entered, Inherits, Turn, Waited};
-use crate::backend::{
-    Backoff, Fairness, Hearing, Lease, Outcome, Request, WakeUp, random_between, wait,
-};
+use super::ledger::closed;
+use super::queue::{Company, Entered, Inherits, PastTheLine, Turn, Waited};
+use super::spec::{LockSpec, Patience};
+use crate::backend::{Fairness, Hearing, WakeUp, random_between, wait};
 use crate::lock::guard::Guard;
-use crate::{Error, ErrorKind, HeldNow, Mode, Moment, Order, Owner, Result};
-
-/// A backend that ends its wait at the deadline by itself leaves nothing to undo: it gets this much longer.
-const GRACE: Duration = Duration::from_millis(50);
-const SHORTEST_RETRY: Duration = Duration::from_millis(10);
-const LONGEST_RETRY: Duration = Duration::from_secs(1);
+use crate::runtime::in_runtime;
+use crate::{Error, HeldNow, Mode, Moment, Order, Owner, Result};
 
 /// One acquire on its way.
 pub(super) struct Acquire<'a> {
@@ -32,6 +24,8 @@ pub(super) struct Acquire<'a> {
 
 enum Admission {
     Go(Option<Turn>),
+    /// To ask the store without a turn, and to wait there.
+    GoPast(PastTheLine),
     /// Another task of this client has passed its hold on.
     Held(Guard),
     /// The hold that rested was no longer good, and goes back to the store.
@@ -39,23 +33,11 @@ enum Admission {
     Busy,
 }
 
-/// How one attempt ended.
-enum AttemptEnd {
-    Held(Arc<Entry>),
-    Busy,
-    /// The deadline passed without an answer.
-    Elapsed,
-    Failed {
-        error: Error,
-        /// The store had answered in between, so this is new trouble.
-        answered: bool,
-    },
-}
-
 impl Acquire<'_> {
     pub(super) async fn walk(&self) -> Result<Option<Guard>> {
         let LockSpec {
             client,
+            name,
             mode,
             owner,
             ..
@@ -73,12 +55,34 @@ impl Acquire<'_> {
         if let Some(guard) = self.join(owner) {
             return Ok(Some(guard));
         }
-        // From before the look for a hold that rests, so that none begins to rest before this task.
-        let _waits_at_the_store = (self.spec.settings.order == Order::Strict)
-            .then(|| client.queue.strict(&self.spec.name));
+        let (Some(owner), false) = (owner, self.patience == Patience::Try) else {
+            return self.get_in(owner).await;
+        };
+        // Wherever this task waits, in the local line or at the store: what another task of its owner gets is its own too.
+        let meanwhile = client
+            .ledger
+            .owner_gets_in(owner, name, *mode, client.clock.as_ref());
+        tokio::select! {
+            biased;
+            got = self.get_in(Some(owner)) => got,
+            entry = meanwhile => Ok(Some(Guard::new(client.clone(), entry, true))),
+        }
+    }
+
+    /// Waits for the local turn, then for the store.
+    async fn get_in(&self, owner: Option<Owner>) -> Result<Option<Guard>> {
+        let mut past_the_line = None;
+        if self.spec.settings.order == Order::Strict {
+            // From before the look for a hold that rests, so that none begins to rest before this task.
+            past_the_line = Some(self.goes_past_the_line());
+        }
         let turn = loop {
             match self.admission(owner).await? {
                 Admission::Go(turn) => break turn,
+                Admission::GoPast(past) => {
+                    past_the_line = Some(past);
+                    break None;
+                }
                 Admission::Held(guard) if guard.is_held() => return Ok(Some(guard)),
                 // It came when this task could not run, and its time has passed since (C7).
                 Admission::Held(late) => drop(late),
@@ -93,7 +97,20 @@ impl Acquire<'_> {
         if let Some(guard) = self.join(owner) {
             return Ok(Some(guard));
         }
-        self.ask_the_store(turn, owner).await
+        let guard = self.ask_the_store(turn, owner).await;
+        drop(past_the_line);
+        guard
+    }
+
+    /// This task asks the store without a turn: no hold rests while it does.
+    fn goes_past_the_line(&self) -> PastTheLine {
+        let LockSpec {
+            client, name, mode, ..
+        } = self.spec;
+        let waits = self.patience != Patience::Try;
+        client
+            .queue
+            .past_the_line(name, Company::from(*mode), waits)
     }
 
     fn reenter(&self, owner: Option<Owner>) -> Result<Option<Guard>> {
@@ -138,12 +155,12 @@ impl Acquire<'_> {
         resumed.then(|| Guard::new(client.clone(), entry.clone(), false))
     }
 
-    fn now(&self) -> Moment {
+    pub(super) fn now(&self) -> Moment {
         self.spec.client.clock.now()
     }
 
     /// Whether tasks with the same settings would ask the store for the same: the label is part of it.
-    fn passes_on(&self) -> bool {
+    pub(super) fn passes_on(&self) -> bool {
         Arc::ptr_eq(self.label, &self.spec.settings.label)
     }
 
@@ -239,7 +256,8 @@ impl Acquire<'_> {
         match turn {
             Some(Waited::Turn(turn)) => return Ok(Admission::Go(Some(turn))),
             Some(Waited::Held(guard)) => return Ok(Admission::Held(guard)),
-            Some(Waited::Alone) => return Ok(Admission::Go(None)),
+            // From before it leaves the line, which it does when this returns.
+            Some(Waited::Alone) => return Ok(Admission::GoPast(self.goes_past_the_line())),
             None => {}
         }
         if waiter.is_contended(self.now(), settings.trip_timeout) {
@@ -250,223 +268,8 @@ impl Acquire<'_> {
         }
     }
 
-    /// Asks until the lock is held or the caller's patience, or the one with the store, is at its end.
-    async fn ask_the_store(
-        &self,
-        mut turn: Option<Turn>,
-        owner: Option<Owner>,
-    ) -> Result<Option<Guard>> {
-        let LockSpec {
-            client, settings, ..
-        } = self.spec;
-        self.let_others_go_first(turn.as_ref()).await;
-        let mut backoff = Backoff::new(SHORTEST_RETRY, LONGEST_RETRY);
-        // Of this call, where there is no line that knows it.
-        let mut trouble_since = None;
-        let mut in_doubt = false;
-        loop {
-            let (error, answered) = match self.attempt(&mut turn, owner).await {
-                AttemptEnd::Held(entry) => {
-                    return Ok(Some(Guard::new(client.clone(), entry, false)));
-                }
-                AttemptEnd::Busy => return Ok(None),
-                AttemptEnd::Elapsed => {
-                    let (now, trip) = (self.now(), settings.trip_timeout);
-                    return match &turn {
-                        Some(turn) if turn.says_busy(self.started, now, trip) => Ok(None),
-                        _ => Err(self.unanswered()),
-                    };
-                }
-                AttemptEnd::Failed { error, answered } => (error, answered),
-            };
-            // An earlier attempt of this call may be held, until it was undone.
-            in_doubt |= error.held_now() != HeldNow::No;
-            let error = match error.kind() {
-                // Undone by us: that is what the kind says.
-                ErrorKind::TooLate => error,
-                _ if in_doubt => error.with_held(HeldNow::Unknown),
-                _ => error,
-            };
-            in_doubt |= error.kind() == ErrorKind::TooLate;
-            let now = self.now();
-            if answered {
-                trouble_since = None;
-                backoff.reset();
-                turn.iter().for_each(|turn| turn.busy(now));
-            }
-            if !error.is_retryable() {
-                // It is about this request alone, and no trouble of the store's.
-                return Err(error);
-            }
-            let since = match &turn {
-                Some(turn) => turn.failed(&error, now),
-                None => *trouble_since.get_or_insert(now),
-            };
-            if self.patience == Patience::Try {
-                return Err(error);
-            }
-            let gives_up = since + settings.retry_unreachable_for;
-            let again = now + backoff.pause();
-            if again >= gives_up.min(self.deadline.unwrap_or(Moment::NEVER)) {
-                return Err(self.give_up(turn.as_ref(), error, since));
-            }
-            tracing::debug!(%error, "the store is in trouble, trying again");
-            client.clock.sleep_until(again).await;
-        }
-    }
-
-    /// The patience with the store is at its end, also for those in the line who wait as long.
-    fn give_up(&self, turn: Option<&Turn>, error: Error, since: Moment) -> Error {
-        let end = since + self.spec.settings.retry_unreachable_for;
-        if let Some(turn) = turn
-            && self.deadline.is_none_or(|deadline| deadline > end)
-        {
-            turn.failed(&error, end);
-        }
-        error
-    }
-
-    /// One attempt with an id of its own. Whatever is in doubt when this returns, or is dropped, is already being undone.
-    async fn attempt(&self, turn: &mut Option<Turn>, owner: Option<Owner>) -> AttemptEnd {
-        let LockSpec {
-            client, settings, ..
-        } = self.spec;
-        if let Some(outcome) = self.wait_for_earlier_doubt().await {
-            return outcome;
-        }
-        let request = self.request();
-        if let Some(turn) = turn {
-            turn.asks(&request);
-        }
-        let asker = Asker {
-            settings: settings.clone(),
-            owner,
-            span: self.asked_in,
-            passes_on: self.passes_on(),
-        };
-        let mut asking = match client.ledger.ask(asker, request.clone()) {
-            Ok(entry) => Asking {
-                client,
-                entry: Some(entry),
-            },
-            Err(error) => {
-                return AttemptEnd::Failed {
-                    error,
-                    answered: false,
-                };
-            }
-        };
-        let failed = |error| AttemptEnd::Failed {
-            error,
-            answered: request.is_contended(),
-        };
-        match self.answer(&request).await {
-            Some(Ok(Outcome::Held(lease))) => match self.check(&lease) {
-                Ok(()) => match asking.granted(lease, turn) {
-                    Ok(entry) => AttemptEnd::Held(entry),
-                    Err(error) => failed(error),
-                },
-                Err(too_late) => failed(too_late),
-            },
-            Some(Ok(_)) => {
-                asking.nothing_taken();
-                turn.iter().for_each(|turn| turn.busy(self.now()));
-                AttemptEnd::Busy
-            }
-            Some(Err(error)) => {
-                if error.held_now() == HeldNow::No {
-                    asking.nothing_taken();
-                }
-                failed(error)
-            }
-            None if request.is_contended() => {
-                turn.iter().for_each(|turn| turn.busy(self.now()));
-                AttemptEnd::Busy
-            }
-            None => AttemptEnd::Elapsed,
-        }
-    }
-
-    /// What an earlier attempt of this client may hold is undone first: the new one would wait for it, and tries on a store that
-    /// hangs would pile up.
-    ///
-    /// `None` when there is none left; else what came instead.
-    async fn wait_for_earlier_doubt(&self) -> Option<AttemptEnd> {
-        let LockSpec {
-            client,
-            name,
-            settings,
-            ..
-        } = self.spec;
-        if !client.ledger.is_in_doubt(name) {
-            return None;
-        }
-        let limit = self.now() + settings.trip_timeout;
-        let failed = |error| {
-            Some(AttemptEnd::Failed {
-                error,
-                answered: false,
-            })
-        };
-        tokio::select! {
-            biased;
-            undone = client.ledger.no_doubt(name, self.now()) => undone.err().and_then(failed),
-            () = client.ledger.closed() => failed(closed().with_held(HeldNow::Unknown)),
-            () = self.at(self.deadline) => Some(AttemptEnd::Elapsed),
-            () = client.clock.sleep_until(limit) => failed(wait::no_answer(settings.trip_timeout)),
-        }
-    }
-
-    fn request(&self) -> Arc<Request> {
-        let spec = self.spec;
-        let request = Request::new(spec.name.clone(), spec.mode, spec.client.clock.clone())
-            .with_lease(spec.settings.lease)
-            .with_renewal_limit(spec.settings.renewal_limit())
-            .with_trip_timeout(spec.settings.trip_timeout)
-            .with_deadline(self.deadline)
-            .with_label(self.label.clone());
-        Arc::new(request)
-    }
-
-    /// The store's answer; `None` when the deadline has passed without one.
-    async fn answer(&self, request: &Request) -> Option<Result<Outcome>> {
-        let client = &self.spec.client;
-        let answer = async {
-            match self.patience {
-                Patience::Try => wait::one_trip(client.backend.as_ref(), request).await,
-                _ => {
-                    let acquire = client.backend.acquire(request);
-                    self.spec.tell_when_long(acquire).await
-                }
-            }
-        };
-        tokio::select! {
-            biased;
-            answer = answer => Some(answer),
-            () = self.at(self.deadline.map(|deadline| deadline + GRACE)) => None,
-            () = client.ledger.closed() => Some(Err(closed().with_held(HeldNow::Unknown))),
-        }
-    }
-
-    /// A grant that comes back when its validity has passed is a failure (C7).
-    fn check(&self, lease: &Lease) -> Result<()> {
-        let Some(validity) = self.spec.settings.validity else {
-            return Ok(());
-        };
-        if self.now() < lease.counted_from() + validity {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::TooLate,
-            format!(
-                "the store took longer to answer than the lease of {:?} lasts: use a longer lease, or look why it is slow",
-                self.spec.settings.lease
-            ),
-        ))
-    }
-
     /// A store without a queue cannot make the tasks of one client take turns with other clients: they do it here.
-    async fn let_others_go_first(&self, turn: Option<&Turn>) {
+    pub(super) async fn let_others_go_first(&self, turn: Option<&Turn>) {
         let capabilities = self.spec.client.backend.capabilities();
         let passed = turn.map_or(0, Turn::passed);
         if capabilities.fairness != Fairness::None
@@ -494,66 +297,18 @@ impl Acquire<'_> {
     }
 
     /// Resolves at a moment; never when there is none.
-    async fn at(&self, moment: Option<Moment>) {
+    pub(super) async fn at(&self, moment: Option<Moment>) {
         match moment {
             Some(moment) => self.spec.client.clock.sleep_until(moment).await,
             None => std::future::pending().await,
         }
     }
 
-    fn unanswered(&self) -> Error {
+    pub(super) fn unanswered(&self) -> Error {
         let limit = match self.patience {
             Patience::Within(limit) => limit,
             _ => self.spec.settings.trip_timeout,
         };
         wait::no_answer(limit)
-    }
-}
-
-/// An entry that specs. Whatever ends it without a word leaves it in doubt (C13, C15).
-struct Asking<'a> {
-    client: &'a Arc<Client>,
-    entry: Option<Arc<Entry>>,
-}
-
-impl Asking<'_> {
-    fn nothing_taken(&mut self) {
-        if let Some(entry) = self.entry.take() {
-            self.client.ledger.nothing_taken(&entry);
-        }
-    }
-
-    /// It is held; there is no await between the store's word and the guard. If the client was closed before, it stays in doubt.
-    fn granted(&mut self, lease: Lease, turn: &mut Option<Turn>) -> Result<Arc<Entry>> {
-        let Some(entry) = self.entry.take() else {
-            return Err(closed());
-        };
-        let now = self.client.clock.now();
-        if let Some(turn) = turn {
-            turn.held_by(&entry, now);
-        }
-        // Those who hold it together do not wait for each other's release.
-        let (kept, passed_on) = match lease.mode() {
-            Mode::Exclusive => (turn.take(), None),
-            _ => (None, turn.take()),
-        };
-        let granted = self.client.ledger.granted(&entry, lease, kept, now);
-        drop(passed_on);
-        match granted {
-            Ok(()) => Ok(entry),
-            Err(error) => {
-                self.entry = Some(entry);
-                Err(error.with_held(HeldNow::Unknown))
-            }
-        }
-    }
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        if let Some(entry) = self.entry.take() {
-            let now = self.client.clock.now();
-            self.client.ledger.in_doubt(&entry, self.client, now);
-        }
     }
 }

@@ -4,9 +4,9 @@ use std::time::{Duration, SystemTime};
 use futures::Stream;
 use futures::stream::unfold;
 
-use crate::engine::acquire::{LockSpec, Patience};
-use crate::engine::client::in_runtime;
+use crate::engine::spec::{LockSpec, Patience};
 use crate::lock::settings::check_label;
+use crate::runtime::in_runtime;
 use crate::{FencingToken, Guard, HolderInfo, Mode, Result};
 
 /// How often [`Election::observe`] looks.

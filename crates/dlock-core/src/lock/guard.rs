@@ -1,11 +1,15 @@
+mod grip;
+mod run;
+
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::{join_all, select_all};
 
+use self::grip::Grip;
+use self::run::lost_error;
 use super::signal::{LossSignal, Watched};
 use crate::engine::client::{Client, reason_of};
 use crate::engine::entry::{Ending, Entry};
@@ -52,75 +56,6 @@ pub struct Guard {
     /// Only for several locks as one.
     rest: Vec<Grip>,
     reentry: bool,
-}
-
-/// One hold of a guard.
-struct Grip {
-    client: Arc<Client>,
-    entry: Arc<Entry>,
-    /// Which stay in the hold this is.
-    stay: u32,
-    /// Cleared when the hold was left.
-    on: bool,
-    /// Set when it is of a reader that joined a hold of its client.
-    joined_at: Option<Moment>,
-    /// Of a hold that readers may join: set when this one has left it while it was good, for those who watch the loss of this one.
-    left: Option<Arc<AtomicBool>>,
-}
-
-impl Drop for Grip {
-    fn drop(&mut self) {
-        if self.on {
-            self.has_left();
-            self.client.drop_hold(&self.entry);
-        }
-    }
-}
-
-impl Grip {
-    fn token(&self) -> Option<FencingToken> {
-        self.entry.token(self.stay)
-    }
-
-    /// Resolves when somebody else wants the lock.
-    async fn wanted(&self) {
-        let Self { client, entry, .. } = self;
-        let name = entry.name();
-        let mut others_wait = std::pin::pin!(client.others_wait(entry));
-        loop {
-            let mut change = std::pin::pin!(entry.change());
-            change.as_mut().enable();
-            if entry.is_wanted() || client.queue.is_waited_for(&name) {
-                return;
-            }
-            tokio::select! {
-                biased;
-                () = change => {}
-                () = &mut others_wait => return,
-            }
-        }
-    }
-
-    /// What the ledger does not know of a reader that leaves a hold in which others may be: the time of one that joined, and
-    /// that a loss after this is not its own (C9).
-    fn has_left(&self) {
-        if let Some(left) = &self.left
-            && self.entry.is_held(self.client.clock.now())
-        {
-            left.store(true, Ordering::Release);
-            self.entry.others_came();
-        }
-        if let Some(since) = self.joined_at {
-            let time = self.client.clock.now().since(since);
-            self.client.ledger.stats.held(Some(time));
-        }
-    }
-
-    async fn release(mut self) -> Result<Released> {
-        self.on = false;
-        self.has_left();
-        self.client.release(&self.entry).await
-    }
 }
 
 impl Guard {
@@ -353,7 +288,8 @@ impl Guard {
     /// Resolves when somebody else wants the lock, another task of this client or another client; at once if somebody does already
     /// (C23). A long holder can then give way: finish the step it is at, release, and ask again at the end of the line.
     ///
-    /// Other clients are heard where the store can tell ([`Capability::Wanted`]): at once where it pushes, else with the next renewal.
+    /// Other clients are heard where the store can tell ([`Capability::Wanted`]): at once where it pushes, else with the next renewal. Of
+    /// this client's tasks in strict order ([`Order`](crate::Order)) those are heard who cannot share the lock with its holder.
     /// It is a hint: who wanted the lock may have given up since. Of several locks as one, any of them.
     ///
     /// ```
@@ -480,55 +416,6 @@ impl Guard {
             .find(|entry| entry.ending() != Ending::NotYet)
             .map_or(LossReason::Expired, |entry| reason_of(entry))
     }
-
-    /// Runs `work` while the hold is good, then gives the lock back.
-    pub(crate) async fn run<T>(self, work: impl AsyncFnOnce(&Self) -> T) -> Result<T> {
-        let done = {
-            let signal = self.loss_signal();
-            tokio::select! {
-                biased;
-                reason = signal.reason() => Err(reason),
-                value = work(&self) => Ok(value),
-            }
-        };
-        let value = match done {
-            Ok(value) if self.is_held() => value,
-            // The work ended after the hold had: nobody knows who else was at it.
-            Ok(_) => return Err(self.lost_while_working(self.reason_if_lost())),
-            Err(reason) => return Err(self.lost_while_working(reason)),
-        };
-        let (client, name) = (self.first.client.clone(), self.name());
-        match self.release().await {
-            // The store had ended the hold before the work was done, and nobody could know it until now.
-            Ok(Released::AlreadyLost) => {
-                return Err(client.with_context(
-                    lost_error(LossReason::Gone),
-                    Operation::Work,
-                    &name,
-                ));
-            }
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!(%error, "the lock could not be given back yet; that is tried again")
-            }
-        }
-        Ok(value)
-    }
-
-    fn lost_while_working(&self, reason: LossReason) -> Error {
-        let error = lost_error(reason);
-        self.first
-            .client
-            .with_context(error, Operation::Work, &self.name())
-    }
-}
-
-fn lost_error(reason: LossReason) -> Error {
-    Error::new(
-        ErrorKind::Lost,
-        format!("{reason}: the work was not done under the lock to its end, so check or repeat it"),
-    )
-    .with_held(HeldNow::No)
 }
 
 impl fmt::Debug for Guard {

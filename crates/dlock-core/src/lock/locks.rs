@@ -1,9 +1,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::acquire::LockSpec;
 use crate::engine::client::Client;
 use crate::engine::room::Rooms;
+use crate::engine::spec::LockSpec;
 use crate::lock::settings::ResolvedSettings;
 use crate::name::check_text;
 use tokio::runtime::Handle;

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::mutex::run_with;
 use crate::backend::random_between;
-use crate::engine::acquire::{LockSpec, Patience};
+use crate::engine::spec::{LockSpec, Patience};
 use crate::{
     Clock, Error, ErrorKind, Guard, HeldNow, Moment, Mutex, Operation, Owner, Released, Result,
 };

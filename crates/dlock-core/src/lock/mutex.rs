@@ -1,12 +1,34 @@
 use std::time::Duration;
 
-use crate::engine::acquire::LockSpec;
+use crate::engine::spec::LockSpec;
 use crate::{Guard, Name, Owner, Result};
 
 /// A lock for one holder at a time, between tasks, processes and machines.
 ///
 /// Made by [`Locks::mutex`](crate::Locks::mutex). Not reentrant by itself: two acquires exclude each other even in one
 /// task, unless they have the same [`Owner`].
+///
+/// ```
+/// use std::time::Duration;
+/// use dlock_core::Locks;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), dlock_core::Error> {
+/// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+/// let mutex = locks.mutex("stock:42")?;
+///
+/// // Everything inside is done under the lock, and stopped if the lock is lost.
+/// let sold = mutex.run(async |guard| guard.token()).await?;
+/// assert!(sold.is_some());
+///
+/// // By hand: wait, try, or wait for a while.
+/// let guard = mutex.lock().await?;
+/// assert!(mutex.try_lock().await?.is_none());
+/// assert!(mutex.lock_within(Duration::from_millis(10)).await?.is_none());
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Cancel safety
 ///

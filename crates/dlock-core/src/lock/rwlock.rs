@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::mutex::run_with;
-use crate::engine::acquire::LockSpec;
+use crate::engine::spec::LockSpec;
 use crate::{Guard, Mode, Name, Owner, Result};
 
 /// A lock for many readers or one writer.

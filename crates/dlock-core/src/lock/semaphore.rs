@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::multi;
 use super::mutex::run_with;
-use crate::engine::acquire::LockSpec;
+use crate::engine::spec::LockSpec;
 use crate::{Error, Guard, Mode, Name, Result};
 
 /// A lock for at most `limit` holders at a time, each with a lease of its own.

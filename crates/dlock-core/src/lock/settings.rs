@@ -1,23 +1,11 @@
-use std::sync::{Arc, OnceLock};
+mod resolved;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::drift_margin;
-use crate::name::check_text;
-use crate::{Capabilities, Capability, Error, ErrorKind, Liveness, Result};
-
-pub(crate) const DEFAULT_LEASE: Duration = Duration::from_secs(30);
-pub(crate) const DEFAULT_TRIP_TIMEOUT: Duration = Duration::from_secs(5);
-const DEFAULT_OUTAGE: Duration = Duration::from_secs(10);
-/// Of turns that are a trip each, and of those that are passed on without one.
-const DEFAULT_LOCAL_TURNS: u32 = 16;
-const DEFAULT_TURNS_PASSED_ON: u32 = 64;
-const DEFAULT_READERS_IN_A_HOLD: u32 = 256;
-/// A hold is passed on locally for as long as its hand-over through the store would take, within these.
-const LOCAL_TIME: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(10));
-const DEFAULT_WARN_AFTER: Duration = Duration::from_secs(60);
-const LONGEST_GROUP: usize = 64;
-const LONGEST_LEASE: Duration = Duration::from_secs(7 * 24 * 3600);
-const LONGEST_LABEL: usize = 1024;
+pub(crate) use self::resolved::{
+    DEFAULT_LEASE, DEFAULT_TRIP_TIMEOUT, ResolvedSettings, check_label,
+};
 
 /// In which order the tasks of one client and those of other clients get a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -51,8 +39,9 @@ pub enum Order {
 /// validity      |───────────────────────────────────────|    less 1 % and 2 ms: is_held() and lost() go by it
 /// renew_every   |─────────────|─────────────|                a third of the lease
 /// one renewal                 |··|                           at most trip_timeout, and at most renew_every
-/// trip_timeout  |──|                                         one question and its answer
-/// outage        |─────────|                                  how long a waiting acquire retries a store in trouble
+/// trip_timeout  |──|                                         one question and its answer, whatever it takes
+/// answer_timeout|─|                                          of a backend's URL: after it, the same question on another connection
+/// retry_unreachable_for |─────|                              how long a waiting acquire retries a store in trouble
 /// wait_at_most  |──────────────────────────────── ...        how long lock() and run() wait for others
 /// ```
 #[derive(Debug, Clone, Default)]
@@ -155,8 +144,8 @@ impl Settings {
     }
 
     /// How long, from a grant of the store on, tasks of this client pass a hold on to each other without a trip; then it goes back
-    /// to the store, where others may wait. Default: as long as a hand-over through the store would take, which is twice the trip of
-    /// the grant, from 200 µs to 10 ms. Zero: never.
+    /// to the store, where others may wait. Default: as long as a hand-over through the store would take, which is twice the time of
+    /// this client's trips of late (a question and its answer, not the wait for a lock), from 200 µs to 10 ms. Zero: never.
     pub fn local_time(mut self, limit: Duration) -> Self {
         self.local_time = Some(limit);
         self
@@ -167,7 +156,7 @@ impl Settings {
     ///
     /// The lock *lingers*: in the store it is held, and `inspect` shows it so, with this client's label, while no task is in. It goes
     /// back when somebody of another client waits and the store tells (see [`Capabilities::wanted`]; where it cannot, others wait for
-    /// the whole time), when the time has passed, when a local task wants it in another way, at [`close`](crate::Locks::close), and
+    /// the whole time, which then counts from the first release of a grant, however often the lock is used meanwhile), when the time has passed, when a local task wants it in another way, at [`close`](crate::Locks::close), and
     /// with its tokens: a grant has [`local_turns`](Settings::local_turns) of them. A process that dies meanwhile leaves it until
     /// its lease or session is over, as for any hold, and a program that ends should call `close`: until then, and for this time at the
     /// most, a lingering lock keeps its client alive and renews.
@@ -246,274 +235,5 @@ impl Settings {
     /// The lease that was asked for; `None` for the default.
     pub fn asked_lease(&self) -> Option<Duration> {
         self.lease
-    }
-
-    /// Checks everything against what the store can do.
-    pub(crate) fn check(&self, capabilities: &Capabilities) -> Result<ResolvedSettings> {
-        let trip_timeout = self.trip_timeout.unwrap_or(DEFAULT_TRIP_TIMEOUT);
-        let warn_after = self.warn_after.unwrap_or(DEFAULT_WARN_AFTER);
-        let lease = match (capabilities.liveness, self.lease) {
-            (Liveness::Session { ttl }, Some(lease)) if lease != ttl => {
-                return Err(Error::invalid(format!(
-                    "the lease is {lease:?} but holds of this store live as long as its session, {ttl:?}: leave the \
-                     lease out, or set the session's time when you connect"
-                )));
-            }
-            (Liveness::Session { ttl }, _) => ttl,
-            (_, lease) => lease.unwrap_or(DEFAULT_LEASE),
-        };
-        let shortest = capabilities.shortest_lease.max(Duration::from_millis(20));
-        in_range("the lease", lease, shortest, LONGEST_LEASE)?;
-        let early = capabilities.early_expiry.min(lease / 2);
-        let validity = lease.saturating_sub(drift_margin(lease) + early);
-        let renew_every = self.renew_every.unwrap_or((lease - early) / 3);
-        let most = lease / 2;
-        in_range(
-            "the renewal interval",
-            renew_every,
-            Duration::from_millis(5),
-            most,
-        )?;
-        let moment = Duration::from_millis(1);
-        in_range("the trip time-out", trip_timeout, moment, LONGEST_LEASE)?;
-        if let Some(limit) = self.max_hold {
-            in_range("the maximum hold", limit, moment, Duration::MAX)?;
-        }
-        if self.local_turns == Some(0) {
-            return Err(Error::invalid(
-                "local_turns is 0: give 1 or more, 1 being the most polite",
-            ));
-        }
-        let turns_passed_on = self
-            .local_turns
-            .unwrap_or(DEFAULT_TURNS_PASSED_ON)
-            .min(capabilities.turns);
-        let order = self.order.unwrap_or_default();
-        let linger = self.linger.filter(|time| !time.is_zero());
-        if let Some(time) = linger {
-            in_range("the time to linger", time, moment, LONGEST_LEASE)?;
-            capabilities.require(&[Capability::PassOn])?;
-            if turns_passed_on == 1 || order == Order::Strict {
-                return Err(Error::invalid(
-                    "a lock lingers to save the next task a trip, and local_turns(1) or Order::Strict ask the store for every turn: \
-                     leave one of them out, or set linger to zero",
-                ));
-            }
-        }
-        let readers_in_a_hold = match self.readers_join {
-            Some(true) => self.local_turns.unwrap_or(DEFAULT_READERS_IN_A_HOLD),
-            _ => 1,
-        };
-        if self.readers_join == Some(true) && (readers_in_a_hold == 1 || order == Order::Strict) {
-            return Err(Error::invalid(
-                "readers join a hold to save a trip, and local_turns(1) or Order::Strict ask the store for every one of them: leave \
-                 one of them out",
-            ));
-        }
-        if self.readers_join == Some(true) && self.max_hold.is_some() {
-            return Err(Error::invalid(
-                "max_hold ends the hold of one guard, and readers who join share one hold: leave max_hold or readers_join out",
-            ));
-        }
-        let label = self.label.clone().unwrap_or_else(default_label);
-        check_label(&label)?;
-        let group = self.group.clone().unwrap_or_default();
-        check_text("a group", &group, LONGEST_GROUP)?;
-        let ends = capabilities.liveness != Liveness::Process;
-        Ok(ResolvedSettings {
-            lease,
-            validity: ends.then_some(validity),
-            renew_every: (self.renewal.unwrap_or(true) && ends).then_some(renew_every),
-            max_hold: self.max_hold,
-            wait_at_most: self.wait_at_most,
-            trip_timeout,
-            retry_unreachable_for: self.retry_unreachable_for.unwrap_or(DEFAULT_OUTAGE),
-            warn_after: (warn_after < Duration::MAX).then_some(warn_after),
-            order,
-            turns_before_a_pause: self.local_turns.unwrap_or(DEFAULT_LOCAL_TURNS),
-            turns_passed_on,
-            local_time: self.local_time,
-            linger,
-            readers_in_a_hold,
-            label,
-            group,
-        })
-    }
-}
-
-/// Settings that were checked, with every default filled in.
-#[derive(Debug)]
-pub(crate) struct ResolvedSettings {
-    pub(crate) lease: Duration,
-    /// How long a hold is valid after the send time: the lease less the drift margin and what the store may be early. `None`: no
-    /// deadline.
-    pub(crate) validity: Option<Duration>,
-    /// `None`: never.
-    pub(crate) renew_every: Option<Duration>,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) wait_at_most: Option<Duration>,
-    pub(crate) trip_timeout: Duration,
-    pub(crate) retry_unreachable_for: Duration,
-    /// `None`: never.
-    pub(crate) warn_after: Option<Duration>,
-    pub(crate) order: Order,
-    pub(crate) turns_before_a_pause: u32,
-    /// How many turns a hold may have before it goes back to the store, the first included.
-    pub(crate) turns_passed_on: u32,
-    local_time: Option<Duration>,
-    /// How long a hold is kept after its release, where it is.
-    pub(crate) linger: Option<Duration>,
-    /// How many readers of the client may be in one hold, one after the other or together; 1: each asks the store.
-    pub(crate) readers_in_a_hold: u32,
-    pub(crate) label: Arc<str>,
-    pub(crate) group: Arc<str>,
-}
-
-impl ResolvedSettings {
-    /// How long one renewal may take: a hung one must not eat the tries that the lease has left.
-    pub(crate) fn renewal_limit(&self) -> Duration {
-        self.trip_timeout
-            .min(self.renew_every.unwrap_or(self.lease))
-    }
-
-    /// How long a hold whose grant took `trip` is passed on between local tasks.
-    pub(crate) fn local_time(&self, trip: Duration) -> Duration {
-        let (least, most) = LOCAL_TIME;
-        self.local_time
-            .unwrap_or_else(|| trip.saturating_mul(2).clamp(least, most))
-    }
-}
-
-pub(crate) fn check_label(label: &str) -> Result<()> {
-    check_text("a label", label, LONGEST_LABEL)
-}
-
-fn in_range(what: &str, value: Duration, low: Duration, high: Duration) -> Result<()> {
-    if (low..=high).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Invalid,
-        format!("{what} is {value:?}: it must be from {low:?} to {high:?}"),
-    ))
-}
-
-/// Program, host and process id.
-fn default_label() -> Arc<str> {
-    static LABEL: OnceLock<Arc<str>> = OnceLock::new();
-    LABEL
-        .get_or_init(|| {
-            let program = std::env::current_exe()
-                .ok()
-                .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
-                .unwrap_or_else(|| "unknown".to_owned());
-            let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
-                .ok()
-                .or_else(|| std::env::var("HOSTNAME").ok())
-                .unwrap_or_else(|| "localhost".to_owned());
-            let text = format!("{program}@{}:{}", host.trim(), std::process::id());
-            text.replace(char::is_control, "?").into()
-        })
-        .clone()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(settings: Settings) -> Result<ResolvedSettings> {
-        settings.check(&Capabilities::new("test"))
-    }
-
-    #[test]
-    fn defaults_are_thirty_seconds_and_a_third() {
-        let checked = check(Settings::new()).expect("defaults");
-        assert_eq!(checked.lease, Duration::from_secs(30));
-        assert_eq!(checked.renew_every, Some(Duration::from_secs(10)));
-        assert_eq!(checked.validity, Some(Duration::from_millis(29_698)));
-        assert!(checked.label.contains(&format!(":{}", std::process::id())));
-    }
-
-    #[test]
-    fn bad_settings_say_what_to_do() {
-        let second = Duration::from_secs(1);
-        for (settings, expected) in [
-            (Settings::new().lease(Duration::ZERO), "the lease is 0ns"),
-            (Settings::new().lease(Duration::MAX), "the lease is"),
-            (
-                Settings::new().lease(second).renew_every(second),
-                "must be from 5ms to 500ms",
-            ),
-            (
-                Settings::new().renew_every(Duration::ZERO),
-                "the renewal interval is 0ns",
-            ),
-            (
-                Settings::new().trip_timeout(Duration::ZERO),
-                "the trip time-out is 0ns",
-            ),
-            (
-                Settings::new().max_hold(Duration::ZERO),
-                "the maximum hold is 0ns",
-            ),
-            (Settings::new().local_turns(0), "local_turns is 0"),
-            (
-                Settings::new().readers_join(true).local_turns(1),
-                "readers join a hold to save a trip",
-            ),
-            (
-                Settings::new().readers_join(true).order(Order::Strict),
-                "readers join a hold to save a trip",
-            ),
-            (
-                Settings::new().readers_join(true).max_hold(second),
-                "leave max_hold or readers_join out",
-            ),
-            (Settings::new().label("a\nb"), "control character"),
-            (Settings::new().label("x".repeat(2000)), "limit is 1024"),
-        ] {
-            let error = check(settings).expect_err(expected);
-            assert_eq!(error.kind(), ErrorKind::Invalid);
-            assert!(error.to_string().contains(expected), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_session_store_refuses_another_lease() {
-        let ttl = Duration::from_secs(6);
-        let mut capabilities = Capabilities::new("session");
-        capabilities.liveness = Liveness::Session { ttl };
-        let error = Settings::new()
-            .lease(Duration::from_secs(30))
-            .check(&capabilities)
-            .expect_err("another lease than the session's");
-        assert!(error.to_string().contains("live as long as its session"));
-        let checked = Settings::new().check(&capabilities).expect("no lease");
-        assert_eq!(checked.lease, ttl);
-    }
-
-    #[test]
-    fn a_hold_of_a_store_that_may_be_early_ends_sooner_and_is_renewed_sooner() {
-        let mut capabilities = Capabilities::new("early");
-        capabilities.early_expiry = Duration::from_secs(9);
-        let lease = Duration::from_secs(30);
-        let checked = Settings::new().lease(lease).check(&capabilities);
-        let checked = checked.expect("settings");
-        let margin = drift_margin(lease) + Duration::from_secs(9);
-        assert_eq!(checked.validity, Some(lease - margin));
-        assert_eq!(checked.renew_every, Some(Duration::from_secs(7)));
-        // A store that claims too much still leaves something.
-        capabilities.early_expiry = Duration::MAX;
-        let checked = Settings::new().lease(lease).check(&capabilities);
-        assert!(checked.expect("settings").validity > Some(Duration::from_secs(14)));
-    }
-
-    #[test]
-    fn a_process_bound_store_has_no_deadline() {
-        let mut capabilities = Capabilities::new("file");
-        capabilities.liveness = Liveness::Process;
-        let checked = Settings::new().check(&capabilities).expect("defaults");
-        assert_eq!(checked.validity, None);
-        assert_eq!(checked.renew_every, None);
     }
 }

@@ -2,12 +2,13 @@
 #![allow(dead_code, reason = "each test file uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub(crate) mod altered;
 pub(crate) mod shards;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Clock, Locks, Settings, TokioClock};
+use dlock_core::{Clock, Hearing, Locks, Settings, TokioClock};
 use dlock_memory::{Control, MemoryBackend};
 
 pub(crate) struct World {
@@ -51,6 +52,21 @@ impl World {
         renewal: Duration,
     ) -> (Locks, Arc<shards::Shards>) {
         let backend = shards::Shards::new(self.backend.another_client(), renewal);
+        let locks = Locks::builder(backend.clone())
+            .clock(self.clock.clone())
+            .settings(settings)
+            .build()
+            .unwrap();
+        (locks, backend)
+    }
+
+    /// A client of a store that hears of others in another way.
+    pub(crate) fn altered(
+        &self,
+        settings: Settings,
+        wanted: Hearing,
+    ) -> (Locks, Arc<altered::Altered>) {
+        let backend = altered::Altered::new(self.backend.another_client(), wanted);
         let locks = Locks::builder(backend.clone())
             .clock(self.clock.clone())
             .settings(settings)

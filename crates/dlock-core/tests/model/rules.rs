@@ -2,24 +2,14 @@
 
 use stateright::{Model, Property};
 
-/// Ticks of the store's lease; a client counts them from the sending.
-const LEASE: u8 = 2;
-/// How long a hold rests.
-const LINGER: u8 = 3;
-/// Tokens of a grant.
-pub(crate) const TURNS: u8 = 2;
+/// How long after a grant a stay may begin without the store.
+const LOCAL_TIME: u8 = 2;
 /// How late a message comes at most.
 pub(crate) const LATE: u8 = 1;
-/// How often the tasks of each client ask: once more than a grant has tokens, and once.
-const ASKS: [u8; 2] = [TURNS + 1, 1];
-/// How many renewals are sent.
-const RENEWALS: u8 = 1;
-/// By then everybody has asked.
-const ASKED_BY: u8 = 2;
 /// How long a task stays in at most.
 const STAYS: u8 = 1;
 /// By then everybody must have been in.
-const END: u8 = 26;
+const END: u8 = 30;
 
 /// A rule that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,13 +22,41 @@ pub(crate) enum Defect {
     RestsForEver,
     ReleasesWhateverIsHeld,
     ValidFromTheAnswer,
+    PassesOnForEver,
+    NeverListens,
+    EveryRestAnew,
+    JoinsForEver,
+    KeepsTheLongestHoldOfTheOneBefore,
+    LeavesWithTheFirstGuard,
 }
 
+/// A world in which the rules are followed.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
-    pub(crate) losses: u8,
-    pub(crate) deaths: u8,
-    pub(crate) defect: Option<Defect>,
+    defect: Option<Defect>,
+    losses: u8,
+    deaths: u8,
+    /// Ticks of the store's lease; a client counts them from the sending.
+    lease: u8,
+    /// How many renewals are sent.
+    renewals: u8,
+    /// Tokens of a grant.
+    turns: u8,
+    /// How often the tasks of each client ask, and by when they have.
+    asks: [u8; 2],
+    asked_by: u8,
+    /// The longest stay, which is longer than a task wants to stay.
+    max_hold: u8,
+    /// How often an owner enters again what it holds.
+    reentries: u8,
+    /// How long a hold rests; not at all where it is nothing.
+    linger: u8,
+    /// The store tells a holder that listens that others wait.
+    tells: bool,
+    /// The tasks of the first client want to read, and join a hold that their client has.
+    reads: bool,
+    /// How long the second client waits at the store at most.
+    longest_wait: u8,
 }
 
 type ClientId = usize;
@@ -56,6 +74,12 @@ pub(crate) struct State {
     losses: u8,
     deaths: u8,
     renewals: u8,
+    reentries: u8,
+    /// Since when a client waits at the store, and whether that was too long once.
+    waits_since: Option<u8>,
+    waited_too_long: bool,
+    /// Until when a guard is good whose hold went on without it.
+    left_behind: u8,
     /// The highest token that a guard has had.
     seen: Token,
     /// A guard got a token that is not above all before it, or began when its time had passed.
@@ -93,10 +117,24 @@ enum Hold {
 struct Stay {
     grant: Token,
     turn: u8,
-    /// When the task got in.
+    /// When the store's answer came.
+    granted: u8,
+    /// When the task got in, how often, and when its stay must end.
     began: u8,
+    guards: u8,
+    ends: u8,
     valid_until: u8,
     wanted: bool,
+    /// A room listens for others, from the first rest on.
+    listens: bool,
+    /// From when the time to linger counts.
+    rests_since: Option<u8>,
+}
+
+impl Stay {
+    fn is_good(&self, now: u8) -> bool {
+        now < self.valid_until && now < self.ends
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -128,6 +166,10 @@ pub(crate) enum Message {
         client: ClientId,
         grant: Token,
     },
+    Listen {
+        client: ClientId,
+        grant: Token,
+    },
     Wanted {
         client: ClientId,
         grant: Token,
@@ -140,6 +182,7 @@ pub(crate) enum Action {
     Ask(ClientId),
     Send(ClientId),
     Leave(ClientId),
+    Reenter(ClientId),
     EndRest(ClientId),
     Renew(ClientId),
     Deliver(usize),
@@ -148,11 +191,90 @@ pub(crate) enum Action {
 }
 
 impl Rules {
-    pub(crate) fn new(losses: u8, deaths: u8) -> Self {
+    /// Short leases, and a world that is not kind: nobody can say how long a client waits.
+    pub(crate) fn unkind(losses: u8, deaths: u8) -> Self {
         Self {
+            defect: None,
             losses,
             deaths,
-            defect: None,
+            lease: 2,
+            renewals: 1,
+            turns: 2,
+            asks: [3, 1],
+            asked_by: 2,
+            max_hold: u8::MAX,
+            reentries: 0,
+            linger: 3,
+            tells: true,
+            reads: false,
+            longest_wait: u8::MAX,
+        }
+    }
+
+    /// A lease that ends nothing, so that the rules alone end it: how long the other client waits follows from them. Here nothing
+    /// rests: a grant that is late by a tick, the local time, the last stay in it, and a release that is late.
+    pub(crate) fn turns() -> Self {
+        Self {
+            lease: 30,
+            renewals: 0,
+            turns: 4,
+            asks: [4, 1],
+            asked_by: 5,
+            linger: 0,
+            longest_wait: LATE + LOCAL_TIME - 1 + STAYS + LATE,
+            ..Self::unkind(0, 0)
+        }
+    }
+
+    /// As before, with rests, of a store that tells: what was passed on rests, listens, is told and is given back, or the stay ends
+    /// that began meanwhile.
+    pub(crate) fn told() -> Self {
+        let turns = Self::turns();
+        Self {
+            linger: 8,
+            longest_wait: turns.longest_wait + LATE + LATE + STAYS,
+            ..turns
+        }
+    }
+
+    /// As before, of a store that never tells: a first stay, the time to linger, and the stay that runs when it ends.
+    pub(crate) fn never_told() -> Self {
+        let linger = 3;
+        Self {
+            linger,
+            tells: false,
+            longest_wait: LATE + STAYS + linger + STAYS + LATE,
+            ..Self::turns()
+        }
+    }
+
+    /// An owner enters again what it holds.
+    pub(crate) fn reentry() -> Self {
+        Self {
+            turns: 2,
+            asks: [2, 1],
+            asked_by: 4,
+            max_hold: 2,
+            reentries: 1,
+            linger: 3,
+            longest_wait: u8::MAX,
+            ..Self::turns()
+        }
+    }
+
+    /// The tasks of the first client read, and join.
+    pub(crate) fn readers() -> Self {
+        Self {
+            reads: true,
+            ..Self::turns()
+        }
+    }
+
+    /// The same world, with a rule that is broken.
+    pub(crate) fn but(&self, defect: Defect) -> Self {
+        Self {
+            defect: Some(defect),
+            ..self.clone()
         }
     }
 
@@ -162,21 +284,26 @@ impl Rules {
 
     /// Whether a stay may begin in a hold.
     fn has_another(&self, stay: &Stay) -> bool {
-        let turns = if self.has(Defect::MoreTurnsThanTokens) {
-            TURNS + 1
-        } else {
-            TURNS
-        };
-        stay.turn + 1 < turns
+        let more = u8::from(self.has(Defect::MoreTurnsThanTokens));
+        stay.turn + 1 < self.turns + more
+    }
+
+    /// Whether a hold may still go on from task to task.
+    fn is_in_local_time(&self, stay: &Stay, now: u8) -> bool {
+        now < stay.granted + LOCAL_TIME
     }
 
     /// A task has a guard from now on.
     fn begins(&self, state: &mut State, client: ClientId, mut stay: Stay) {
         stay.began = state.now;
+        stay.guards = 1;
+        if stay.turn == 0 || !self.has(Defect::KeepsTheLongestHoldOfTheOneBefore) {
+            stay.ends = state.now.saturating_add(self.max_hold);
+        }
         state.clients[client].hold = Hold::Held(stay);
         let token = stay.grant + stay.turn;
         state.token_fell |= token <= state.seen;
-        state.began_late |= state.now >= stay.valid_until;
+        state.began_late |= !stay.is_good(state.now);
         state.seen = state.seen.max(token);
     }
 
@@ -185,25 +312,61 @@ impl Rules {
         let Hold::Held(stay) = state.clients[client].hold.clone() else {
             return;
         };
-        let in_time = now < stay.valid_until;
-        if in_time && self.has_another(&stay) {
+        if stay.guards > 1 {
+            let left = Stay {
+                guards: stay.guards - 1,
+                ..stay
+            };
+            if !self.has(Defect::LeavesWithTheFirstGuard) {
+                state.clients[client].hold = Hold::Held(left);
+                return;
+            }
+            state.left_behind = stay.valid_until.min(stay.ends);
+        }
+        if !self.reads && stay.is_good(now) && self.has_another(&stay) {
             let next = Stay {
                 turn: stay.turn + 1,
                 ..stay
             };
-            if state.clients[client].line > 0 && !stay.wanted {
+            let has_time = self.is_in_local_time(&stay, now) || self.has(Defect::PassesOnForEver);
+            // Whether others wait is not asked: it may not be known, and the bounds are the same.
+            if state.clients[client].line > 0 && has_time {
                 state.clients[client].line -= 1;
                 self.begins(state, client, next);
                 return;
             }
-            let rests = !stay.wanted || self.has(Defect::RestsThoughWanted);
-            if state.clients[client].line == 0 && rests {
-                let ends = now + LINGER;
-                state.clients[client].hold = Hold::Resting { stay: next, ends };
+            if self.rests(state, client, next) {
                 return;
             }
         }
         self.give_back(state, client, stay);
+    }
+
+    /// Lets a hold rest that its last task has left, if it may.
+    fn rests(&self, state: &mut State, client: ClientId, mut stay: Stay) -> bool {
+        // Where the store never tells, all rests of a grant are one.
+        let since = match self.tells || self.has(Defect::EveryRestAnew) {
+            true => state.now,
+            false => stay.rests_since.unwrap_or(state.now),
+        };
+        let ends = since + self.linger;
+        let may = !stay.wanted || self.has(Defect::RestsThoughWanted);
+        if state.clients[client].line > 0 || !may || state.now >= ends {
+            return false;
+        }
+        if !self.tells {
+            stay.rests_since = Some(since);
+        }
+        if self.tells && !stay.listens && !self.has(Defect::NeverListens) {
+            stay.listens = true;
+            let grant = stay.grant;
+            state.send(Message::Listen { client, grant });
+        }
+        if !self.has(Defect::KeepsTheLongestHoldOfTheOneBefore) {
+            stay.ends = u8::MAX;
+        }
+        state.clients[client].hold = Hold::Resting { stay, ends };
+        true
     }
 
     fn give_back(&self, state: &mut State, client: ClientId, stay: Stay) {
@@ -217,6 +380,19 @@ impl Rules {
         let now = state.now;
         let it = &mut state.clients[client];
         it.asks -= 1;
+        if let Hold::Held(stay) = &mut it.hold
+            && self.reads
+            && client == 0
+            && it.line == 0
+            && stay.is_good(now)
+            && (now < stay.granted + LOCAL_TIME || self.has(Defect::JoinsForEver))
+        {
+            stay.guards += 1;
+            // The last of them leaves when it has stayed for its time.
+            stay.began = now;
+            stay.ends = u8::MAX;
+            return;
+        }
         let resumes = match it.hold {
             Hold::Resting { stay, ends } => {
                 let in_time = now < stay.valid_until || self.has(Defect::ResumesWithoutAClock);
@@ -253,14 +429,15 @@ impl Rules {
             return;
         }
         let client = state.queue.remove(0);
+        state.waits_since = None;
         let step = if self.has(Defect::TokensNotSetAside) {
             1
         } else {
-            TURNS
+            self.turns
         };
         let grant = state.last_token + 1;
         state.last_token += step;
-        let until = state.now + LEASE;
+        let until = state.now + self.lease;
         state.holder = Some(Holder {
             client,
             grant,
@@ -274,6 +451,20 @@ impl Rules {
             sent,
         });
         if !state.queue.is_empty() {
+            self.waits(state);
+        }
+    }
+
+    /// A client waits at the store from now on.
+    fn waits(&self, state: &mut State) {
+        if self.longest_wait < u8::MAX {
+            state.waits_since = Some(state.now);
+        }
+    }
+
+    /// A holder is told that others wait, if the store tells. It hears it once it listens.
+    fn tell(&self, state: &mut State, client: ClientId, grant: Token) {
+        if self.tells {
             state.send(Message::Wanted { client, grant });
         }
     }
@@ -285,7 +476,7 @@ impl Rules {
                 match &mut state.holder {
                     // Sent twice: it is one hold, with a lease that counts anew.
                     Some(holder) if holder.client == client => {
-                        holder.until = now + LEASE;
+                        holder.until = now + self.lease;
                         let (grant, sent) = (holder.grant, now);
                         state.send(Message::Granted {
                             client,
@@ -297,10 +488,8 @@ impl Rules {
                     Some(holder) => {
                         let (other, grant) = (holder.client, holder.grant);
                         state.queue.push(client);
-                        state.send(Message::Wanted {
-                            client: other,
-                            grant,
-                        });
+                        self.waits(state);
+                        self.tell(state, other, grant);
                     }
                     None => state.queue.push(client),
                 }
@@ -314,7 +503,7 @@ impl Rules {
                 if let Some(holder) = &mut state.holder
                     && (holder.client, holder.grant) == (client, grant)
                 {
-                    holder.until = now + LEASE;
+                    holder.until = now + self.lease;
                     state.send(Message::Renewed {
                         client,
                         grant,
@@ -352,7 +541,7 @@ impl Rules {
                     && stay.grant == grant
                     && now < stay.valid_until
                 {
-                    stay.valid_until = stay.valid_until.max(from + LEASE);
+                    stay.valid_until = stay.valid_until.max(from + self.lease);
                 }
             }
             Message::Released { client, grant } => {
@@ -362,9 +551,16 @@ impl Rules {
                     state.clients[client].hold = Hold::Nothing;
                 }
             }
+            // Who waits already is told of at once.
+            Message::Listen { client, grant } => {
+                let holds = state.holder.as_ref().is_some_and(|it| it.grant == grant);
+                if holds && !state.queue.is_empty() {
+                    self.tell(state, client, grant);
+                }
+            }
             Message::Wanted { client, grant } => match &mut state.clients[client].hold {
-                Hold::Held(stay) if stay.grant == grant => stay.wanted = true,
-                Hold::Resting { stay, .. } if stay.grant == grant => {
+                Hold::Held(stay) if stay.grant == grant && stay.listens => stay.wanted = true,
+                Hold::Resting { stay, .. } if stay.grant == grant && stay.listens => {
                     stay.wanted = true;
                     let stay = *stay;
                     if !self.has(Defect::RestsThoughWanted) {
@@ -380,9 +576,14 @@ impl Rules {
         let stay = Stay {
             grant,
             turn: 0,
+            granted: state.now,
             began: state.now,
-            valid_until: sent + LEASE,
+            guards: 1,
+            ends: u8::MAX,
+            valid_until: sent + self.lease,
             wanted: false,
+            listens: false,
+            rests_since: None,
         };
         match state.clients[client].hold {
             Hold::Asking { .. } if state.now < stay.valid_until => {
@@ -404,7 +605,7 @@ impl Rules {
             Hold::Nothing => client.line > 0,
             _ => false,
         };
-        let sits = |client: &Client| sits(client) || client.asks > 0 && state.now >= ASKED_BY;
+        let sits = |client: &Client| sits(client) || client.asks > 0 && state.now >= self.asked_by;
         late || state
             .clients
             .iter()
@@ -459,7 +660,7 @@ impl Model for Rules {
             line: 0,
             hold: Hold::Nothing,
         };
-        let clients = ASKS.map(|asks| Client {
+        let clients = self.asks.map(|asks| Client {
             asks,
             ..client.clone()
         });
@@ -472,7 +673,11 @@ impl Model for Rules {
             wire: Vec::new(),
             losses: self.losses,
             deaths: self.deaths,
-            renewals: RENEWALS,
+            renewals: self.renewals,
+            reentries: self.reentries,
+            waits_since: None,
+            waited_too_long: false,
+            left_behind: 0,
             seen: 0,
             token_fell: false,
             began_late: false,
@@ -491,7 +696,12 @@ impl Model for Rules {
                 actions.push(Action::Send(id));
             }
             match &client.hold {
-                Hold::Held(_) => actions.push(Action::Leave(id)),
+                Hold::Held(stay) => {
+                    actions.push(Action::Leave(id));
+                    if state.reentries > 0 && stay.is_good(state.now) {
+                        actions.push(Action::Reenter(id));
+                    }
+                }
                 Hold::Resting { ends, .. }
                     if *ends <= state.now && !self.has(Defect::RestsForEver) =>
                 {
@@ -528,6 +738,8 @@ impl Model for Rules {
                 for (_, age) in &mut next.wire {
                     *age += 1;
                 }
+                let since = next.waits_since.unwrap_or(next.now);
+                next.waited_too_long |= next.now - since > self.longest_wait;
                 self.settle(&mut next);
             }
             Action::Ask(client) => self.ask(&mut next, client),
@@ -539,6 +751,12 @@ impl Model for Rules {
                 next.send(message);
             }
             Action::Leave(client) => self.leave(&mut next, client),
+            Action::Reenter(client) => {
+                if let Hold::Held(stay) = &mut next.clients[client].hold {
+                    next.reentries -= 1;
+                    stay.guards += 1;
+                }
+            }
             Action::EndRest(client) => {
                 if let Hold::Resting { stay, .. } = next.clients[client].hold {
                     self.give_back(&mut next, client, stay);
@@ -580,8 +798,9 @@ impl Model for Rules {
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always("one guard at a time", |_, state: &State| {
-                let is_in = |client: &&Client| matches!(&client.hold, Hold::Held(stay) if client.alive && state.now < stay.valid_until);
-                state.clients.iter().filter(is_in).count() < 2
+                let is_in = |client: &&Client| matches!(&client.hold, Hold::Held(stay) if client.alive && stay.is_good(state.now));
+                let left_behind = usize::from(state.now < state.left_behind);
+                state.clients.iter().filter(is_in).count() + left_behind < 2
             }),
             Property::always("tokens increase", |_, state: &State| !state.token_fell),
             Property::always("a guard begins with time left", |_, state: &State| {
@@ -593,6 +812,10 @@ impl Model for Rules {
                     .iter()
                     .any(|client| matches!(&client.hold, Hold::Resting { stay, .. } if stay.wanted))
             }),
+            Property::always(
+                "others wait no longer than the bounds",
+                |_, state: &State| !state.waited_too_long,
+            ),
             Property::eventually("everybody gets in", |_, state: &State| {
                 state
                     .clients

@@ -1,4 +1,6 @@
-//! The life of an attempt and of the hold it became: every step of it.
+//! The life of an attempt and of the hold it became: its states, how it begins, and how its guards leave it. The other steps are
+//! beside this: [`pass_on`](super::pass_on), [`rest`](super::rest), [`join`](super::join), [`renewal`](super::renewal), [`loss`](super::loss) and
+//! [`undo`](super::undo).
 //!
 //! ```text
 //!               granted              release()              confirmed
@@ -23,30 +25,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::loss::clock_reason;
 use super::{Ledger, Lines, closed};
-use crate::backend::{Backoff, Lease, Request};
+use crate::backend::{Lease, Request};
 use crate::engine::client::Client;
-use crate::engine::entry::{Downgrade, Ending, Entry, Life, Phase, Subject, Undo};
+use crate::engine::entry::{Asker, Downgrade, Ending, Entry, Phase, Subject};
 use crate::engine::queue::{Heir, Turn};
-use crate::lock::settings::{DEFAULT_TRIP_TIMEOUT, ResolvedSettings};
 use crate::sync::locked;
-use crate::{Error, ErrorKind, LossReason, Mode, Moment, Name, Owner, Result};
+use crate::{Moment, Result};
 
-const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// A trip that has a time limit of its own gets this much longer before somebody else takes over.
 pub(super) const OVERDUE: Duration = Duration::from_millis(250);
-
-/// Who asks for a lock, and how it is kept.
-#[derive(Debug)]
-pub(crate) struct Asker {
-    pub(crate) settings: Arc<ResolvedSettings>,
-    pub(crate) owner: Option<Owner>,
-    /// The name of the span it asks in.
-    pub(crate) span: Option<&'static str>,
-    /// Whether the hold may be passed on to other tasks with the same settings.
-    pub(crate) passes_on: bool,
-}
 
 /// How a guard leaves its hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +88,8 @@ impl Ledger {
         self.quieter.notify_waiters();
     }
 
-    /// Asking → Held. There is no await between the store's word and this.
+    /// Asking → Held. There is no await between the store's word and this. `trip` is what a trip to the store takes: others wait
+    /// about as long for local turns as for a hand-over through the store.
     ///
     /// # Errors
     ///
@@ -109,6 +99,7 @@ impl Ledger {
         entry: &Arc<Entry>,
         lease: Lease,
         turn: Option<Turn>,
+        trip: Duration,
         now: Moment,
     ) -> Result<()> {
         let mut lines = self.lines();
@@ -135,12 +126,11 @@ impl Ledger {
         lines.lets_join(entry, lease.name(), lease.mode());
         {
             let mut life = locked(&entry.life);
-            if let Some(owner) = life.owner {
-                let key = (owner, lease.name().clone());
-                lines.owned.insert(key, entry.clone());
+            if life.owner.is_some() {
+                lines.other_owner(entry, None, life.owner, lease.name().clone());
             }
             life.phase = Phase::Held;
-            life.passed_on_until = now + settings.local_time(now.since(lease.counted_from()));
+            life.passed_on_until = now + settings.local_time(trip);
             life.subject = Subject::Hold(Arc::new(lease));
             life.turn = turn;
             life.guards = 1;
@@ -161,41 +151,6 @@ impl Ledger {
         doubts.entries.push(entry.clone());
         self.undo(&mut lines, entry, Some(client), now);
         self.ring(lines, now, entry);
-    }
-
-    /// Held: the owner enters once more.
-    pub(crate) fn reenter(
-        &self,
-        owner: Owner,
-        name: &Name,
-        mode: Mode,
-        now: Moment,
-    ) -> Result<Option<Arc<Entry>>> {
-        let lines = self.lines();
-        let Some(entry) = lines.owned.get(&(owner, name.clone())) else {
-            return Ok(None);
-        };
-        if !entry.is_held(now) {
-            return Ok(None);
-        }
-        match (entry.mode(), mode) {
-            (Mode::Exclusive, Mode::Exclusive | Mode::Shared) | (Mode::Shared, Mode::Shared) => {
-                locked(&entry.life).guards += 1;
-                let entry = entry.clone();
-                if !entry.is_taken_up() {
-                    // It was passed on to another task of the owner, which may never run again.
-                    drop(lines);
-                    self.take_up(&entry, now);
-                }
-                Ok(Some(entry))
-            }
-            (Mode::Shared, Mode::Exclusive) => Err(Error::new(
-                ErrorKind::Conflict,
-                "this owner holds the lock for reading and asks to write: two upgrades would wait for each other for ever, so \
-                 release the read lock first, or take the write lock from the start and downgrade it",
-            )),
-            _ => Ok(None),
-        }
     }
 
     /// Held → Releasing or Undoing, or Held by the next local task, when the last guard of the owner leaves a hold that is good to
@@ -270,420 +225,10 @@ impl Ledger {
         }
     }
 
-    /// Held → Held: the next local task that waits has the hold from now on, with the next of its tokens, and the store hears nothing
-    /// of it (C21). `None` when nobody waits, or it is the turn of others.
-    ///
-    /// The task is told after the lock. If it has gone away by then, the hold is left once more, as from its guard. With the heir comes
-    /// the moment at which the hold has to be looked at, if that was moved.
-    fn pass_on(
-        &self,
-        lines: &mut Lines,
-        entry: &Arc<Entry>,
-        now: Moment,
-    ) -> Option<(Heir, Option<Moment>)> {
-        let settings = &entry.settings;
-        let mut life = locked(&entry.life);
-        let stay = entry.stay() + 1;
-        let Subject::Hold(lease) = &life.subject else {
-            return None;
-        };
-        if now >= life.passed_on_until || !lines.has_another_stay(entry, &life, now) {
-            return None;
-        }
-        let ends_at = settings.max_hold.map_or(Moment::NEVER, |most| now + most);
-        let mut until = life.lease_until.min(ends_at);
-        if settings.validity.is_none() {
-            // Until the task has taken it up: one that never runs again must not keep it for ever.
-            until = until.min(now + settings.lease);
-        }
-        let moves = settings.max_hold.is_some() || settings.validity.is_none();
-        if moves && !entry.begins_again(until, now) {
-            return None;
-        }
-        let heir = life.turn.as_ref()?.heir(settings, now)?;
-        if life.owner.is_some() || heir.owner.is_some() {
-            let name = lease.name().clone();
-            lines.other_owner(entry, life.owner, heir.owner, name);
-        }
-        life.owner = heir.owner;
-        life.taken_in = heir.span;
-        life.guards = 1;
-        life.granted_at = now;
-        life.ends_at = ends_at;
-        drop(life);
-        self.stats.begins_to_hold();
-        entry.next_stay(stay);
-        let due = moves.then(|| {
-            let renew_at = locked(&entry.life).renew_at;
-            lines.plan(entry, renew_at);
-            locked(&entry.life).due
-        });
-        Some((heir, due))
-    }
-
-    /// Held: the task to which the hold was passed on knows that it has it.
-    pub(crate) fn take_up(&self, entry: &Arc<Entry>, now: Moment) {
-        if !entry.take_up() {
-            self.taken_up_late(entry, now);
-        }
-    }
-
-    /// Held: what waited until the hold was taken up. A hold without a deadline had one, and a renewal may have come due. Under the lock, so
-    /// that it is either in time or lost.
-    fn taken_up_late(&self, entry: &Arc<Entry>, now: Moment) {
-        let mut lines = self.lines();
-        let ends_at = {
-            let life = locked(&entry.life);
-            if life.phase != Phase::Held {
-                return;
-            }
-            life.ends_at
-        };
-        if entry.settings.validity.is_none() {
-            // It stays in the schedule for its old end; whoever looks there finds another.
-            entry.begins_again(ends_at, now);
-            return;
-        }
-        lines.plan(entry, now);
-        self.ring(lines, now, entry);
-    }
-
     /// A task is no longer in: times count only if it ever was.
-    fn no_longer_in(&self, entry: &Entry, now: Moment) {
+    pub(super) fn no_longer_in(&self, entry: &Entry, now: Moment) {
         let held = now.since(locked(&entry.life).granted_at);
         self.stats.held(entry.is_taken_up().then_some(held));
-    }
-
-    /// Releasing → Over. `false` when a room has taken over meanwhile.
-    pub(crate) fn release_confirmed(&self, entry: &Arc<Entry>) -> bool {
-        let mut lines = self.lines();
-        let mine = locked(&entry.life).phase == Phase::Releasing;
-        let freed = mine.then(|| {
-            lines.counts.releasing -= 1;
-            lines.over(entry)
-        });
-        drop(lines);
-        drop(freed);
-        self.quieter.notify_waiters();
-        mine
-    }
-
-    /// Releasing → Undoing: the store did not confirm, or the caller's future was dropped. What failed is told along the line.
-    pub(crate) fn release_unconfirmed(
-        &self,
-        entry: &Arc<Entry>,
-        client: &Arc<Client>,
-        now: Moment,
-        failure: Option<&Error>,
-    ) {
-        let mut lines = self.lines();
-        if locked(&entry.life).phase != Phase::Releasing {
-            return;
-        }
-        lines.counts.releasing -= 1;
-        if let (Some(error), Some(turn)) = (failure, &locked(&entry.life).turn) {
-            turn.failed(error, now);
-        }
-        self.undo(&mut lines, entry, Some(client), now);
-        self.ring(lines, now, entry);
-    }
-
-    /// The next local task may go to the store before the release is confirmed: the store keeps the order of requests.
-    pub(crate) fn pass_turn(&self, entry: &Entry) {
-        let lines = self.lines();
-        let turn = locked(&entry.life).turn.take();
-        drop(lines);
-        drop(turn);
-    }
-
-    /// Held → Undoing or Over: a loss, unless the hold has ended otherwise. It is counted when anybody can see it. Whether somebody is
-    /// to be told.
-    pub(crate) fn lose(
-        &self,
-        entry: &Arc<Entry>,
-        reason: LossReason,
-        client: &Arc<Client>,
-        now: Moment,
-    ) -> bool {
-        let mut lines = self.lines();
-        let seen = {
-            let life = locked(&entry.life);
-            if life.phase != Phase::Held {
-                return false;
-            }
-            life.rest.is_none()
-        };
-        let freed = self.lose_in(&mut lines, entry, reason, Some(client), now);
-        self.ring(lines, now, entry);
-        drop(freed);
-        self.quieter.notify_waiters();
-        seen
-    }
-
-    /// As [`lose`](Ledger::lose), by the clock: the reason follows from what has ended.
-    pub(crate) fn lose_to_the_clock(
-        &self,
-        entry: &Arc<Entry>,
-        client: &Arc<Client>,
-        now: Moment,
-    ) -> Option<LossReason> {
-        let mut lines = self.lines();
-        // It may have been renewed since the caller looked.
-        let over = now >= entry.loss_at() || !entry.is_held(now);
-        if !over || locked(&entry.life).phase != Phase::Held {
-            return None;
-        }
-        let (reason, seen) = {
-            let life = locked(&entry.life);
-            (clock_reason(&life, now), life.rest.is_none())
-        };
-        let freed = self.lose_in(&mut lines, entry, reason, Some(client), now);
-        self.ring(lines, now, entry);
-        drop(freed);
-        self.quieter.notify_waiters();
-        seen.then_some(reason)
-    }
-
-    fn lose_in(
-        &self,
-        lines: &mut Lines,
-        entry: &Arc<Entry>,
-        reason: LossReason,
-        client: Option<&Arc<Client>>,
-        now: Moment,
-    ) -> Freed {
-        let rest = locked(&entry.life).rest.take();
-        if rest.is_some() {
-            // Nobody was in.
-            entry.ends(Ending::LetGo);
-        } else {
-            if entry.is_taken_up() {
-                self.stats.count(reason.into(), &entry.settings.group);
-            }
-            self.no_longer_in(entry, now);
-            lines.no_longer_held(entry, Ending::Lost(reason));
-        }
-        match reason {
-            LossReason::Gone | LossReason::SessionEnded => {
-                let (turn, keeps) = lines.over(entry);
-                (turn, keeps.or(rest.map(|rest| rest.keeps)))
-            }
-            // The store may still have it: it is freed for the next, who waits until that was tried.
-            _ => {
-                if let Some(turn) = &locked(&entry.life).turn {
-                    turn.gives_back(now);
-                }
-                self.undo(lines, entry, client, now);
-                (None, rest.map(|rest| rest.keeps))
-            }
-        }
-    }
-
-    /// → Undoing, from wherever; the first try is due at once.
-    pub(super) fn undo(
-        &self,
-        lines: &mut Lines,
-        entry: &Arc<Entry>,
-        client: Option<&Arc<Client>>,
-        now: Moment,
-    ) {
-        lines.counts.undoing += 1;
-        let lease = entry.settings.lease;
-        // An error in doubt can come from a try as long as the lease of its request.
-        let until = if self.by_lease {
-            now + lease
-        } else {
-            Moment::NEVER
-        };
-        {
-            let mut life = locked(&entry.life);
-            life.phase = Phase::Undoing;
-            life.under_way = false;
-            life.undo = Some(Box::new(Undo {
-                until,
-                keeps_until: now + lease,
-                keeps: client.filter(|client| client.can_finish()).cloned(),
-                pauses: Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE),
-                tried: false,
-            }));
-        }
-        lines.plan(entry, now);
-    }
-
-    /// Held: a downgrade is asked for. From now on the guard is a reader's, and the local turn is free.
-    pub(crate) fn downgrading(&self, entry: &Arc<Entry>) {
-        let lines = self.lines();
-        let turn = {
-            let mut life = locked(&entry.life);
-            if life.downgrade == Downgrade::NotAsked {
-                life.downgrade = Downgrade::InDoubt;
-            }
-            life.turn.take()
-        };
-        drop(lines);
-        drop(turn);
-    }
-
-    /// Held: the store has confirmed a downgrade.
-    pub(crate) fn downgraded(&self, entry: &Entry) {
-        let _lines = self.lines();
-        let mut life = locked(&entry.life);
-        life.downgrade = Downgrade::Done;
-        if let Subject::Hold(lease) = &life.subject {
-            let lease = lease.as_ref().clone().with_mode(Mode::Shared);
-            life.subject = Subject::Hold(Arc::new(lease));
-        }
-    }
-
-    /// Held: begins a renewal for somebody who does not want to wait until it is due; `None` when there is nothing to renew.
-    pub(crate) fn take_renewal(
-        &self,
-        entry: &Arc<Entry>,
-        now: Moment,
-    ) -> Option<(Arc<Entry>, u32)> {
-        let mut lines = self.lines();
-        if locked(&entry.life).phase != Phase::Held || entry.settings.validity.is_none() {
-            return None;
-        }
-        let limit = entry.settings.renewal_limit();
-        let trip = lines.begin_trip(entry, (now + limit + OVERDUE).min(entry.loss_at()));
-        Some((entry.clone(), trip))
-    }
-
-    /// Held: the renewal that was sent at `sent` has succeeded. A hold that is over stays over.
-    pub(crate) fn renewed(&self, entry: &Arc<Entry>, trip: u32, sent: Moment, now: Moment) {
-        let mut lines = self.lines();
-        let ends_at = {
-            let mut life = locked(&entry.life);
-            if life.phase != Phase::Held {
-                return;
-            }
-            if life.trip == trip {
-                life.under_way = false;
-            }
-            life.in_trouble = false;
-            if let Some(validity) = entry.settings.validity {
-                life.lease_until = life.lease_until.max(sent + validity);
-            }
-            life.ends_at
-        };
-        let interval = entry.settings.renew_every.unwrap_or(entry.settings.lease);
-        let due = if entry.extend(sent, ends_at, now) {
-            (sent + interval).min(entry.loss_at())
-        } else {
-            now
-        };
-        lines.plan(entry, due);
-        self.ring(lines, due, entry);
-    }
-
-    /// Held: nothing is known of a renewal; it is tried again at `again` (C10).
-    pub(crate) fn not_renewed(&self, entry: &Arc<Entry>, trip: u32, again: Moment) {
-        let mut lines = self.lines();
-        {
-            let mut life = locked(&entry.life);
-            if life.phase != Phase::Held || life.trip != trip {
-                return;
-            }
-            life.under_way = false;
-            life.in_trouble = true;
-            let rest = life.rest.take();
-            drop(life);
-            if let Some(rest) = rest {
-                // Nobody is in, and nobody is to have it like this.
-                self.end_rest_in(&mut lines, entry, &rest.keeps, again);
-                self.ring(lines, again, entry);
-                return;
-            }
-        }
-        let due = again.min(entry.loss_at());
-        lines.plan(entry, due);
-        self.ring(lines, due, entry);
-    }
-
-    /// Undoing → Over: the store has confirmed.
-    pub(crate) fn undone(&self, entry: &Arc<Entry>) {
-        let mut lines = self.lines();
-        let freed = self.undone_in(&mut lines, entry);
-        drop(lines);
-        drop(freed);
-        self.quieter.notify_waiters();
-    }
-
-    pub(super) fn undone_in(&self, lines: &mut Lines, entry: &Arc<Entry>) -> Freed {
-        if locked(&entry.life).phase != Phase::Undoing {
-            return Freed::default();
-        }
-        lines.counts.undoing -= 1;
-        let subject = entry.subject();
-        if let Subject::Attempt(request) = &subject
-            && let Some(doubts) = lines.doubts.get_mut(request.name())
-        {
-            doubts.entries.retain(|other| other.id != entry.id);
-            if doubts.entries.is_empty() {
-                lines.doubts.remove(request.name());
-            }
-        }
-        lines.over(entry)
-    }
-
-    /// Undoing: not confirmed. It sleeps, and takes no room while it does. Local waiters go on now: the store decides, and tells
-    /// them if it is out of reach.
-    pub(crate) fn not_undone(&self, entry: &Arc<Entry>, trip: u32, error: &Error, now: Moment) {
-        let mut lines = self.lines();
-        let (turn, due) = {
-            let mut life = locked(&entry.life);
-            if life.phase != Phase::Undoing || life.trip != trip {
-                return;
-            }
-            life.under_way = false;
-            let pause = life.undo.as_mut().map(|undo| undo.pauses.pause());
-            let until = life.undo.as_ref().map_or(now, |undo| undo.until);
-            let due = now + pause.unwrap_or_default();
-            // The last try comes when the lease is over, however long the pause would be.
-            (life.turn.take(), due.min(until).max(now))
-        };
-        if let Some(doubts) = lines.doubts.get_mut(&entry.name())
-            && matches!(entry.subject(), Subject::Attempt(_))
-        {
-            doubts.failures += 1;
-            doubts.last = Some(error.clone());
-        }
-        lines.plan(entry, due);
-        self.ring(lines, due, entry);
-        if let Some(turn) = turn {
-            turn.failed(error, now);
-        }
-        self.quieter.notify_waiters();
-    }
-
-    /// A trip ended without a word: its runtime has ended. Somebody else goes on at once.
-    pub(crate) fn dropped_trip(&self, entry: &Arc<Entry>, trip: u32, now: Moment) {
-        let mut lines = self.lines();
-        {
-            let mut life = locked(&entry.life);
-            let open = matches!(life.phase, Phase::Held | Phase::Undoing);
-            if !open || life.trip != trip || !life.under_way {
-                return;
-            }
-            life.under_way = false;
-        }
-        lines.plan(entry, now);
-        self.ring(lines, now, entry);
-    }
-
-    /// No room is left that could finish anything: what is still to be undone must not keep the client for ever.
-    pub(crate) fn orphan(&self, now: Moment) {
-        let mut lines = self.lines();
-        let orphans: Vec<_> = lines
-            .chores
-            .values()
-            .filter_map(|entry| locked(&entry.life).undo.as_mut()?.keeps.take())
-            .collect();
-        let rests = self.orphan_rests(&mut lines, now);
-        drop(lines);
-        // Outside of the lock: this may be the end of the client.
-        drop((orphans, rests));
     }
 
     /// Refuses new attempts, and hands out every hold that is left.
@@ -699,7 +244,7 @@ impl Ledger {
 
 impl Lines {
     /// Leaves `Held`: its guards are told, and nobody enters it again.
-    fn no_longer_held(&mut self, entry: &Arc<Entry>, ending: Ending) {
+    pub(super) fn no_longer_held(&mut self, entry: &Arc<Entry>, ending: Ending) {
         self.counts.held -= 1;
         entry.ends(ending);
         self.lets_nobody_join(entry);
@@ -709,32 +254,8 @@ impl Lines {
         }
     }
 
-    /// From now on another owner can enter the hold again, or nobody.
-    pub(super) fn other_owner(
-        &mut self,
-        entry: &Arc<Entry>,
-        before: Option<Owner>,
-        now: Option<Owner>,
-        name: Name,
-    ) {
-        if let Some(owner) = before {
-            let key = (owner, name.clone());
-            // A later hold of the same owner may stand there already.
-            if self
-                .owned
-                .get(&key)
-                .is_some_and(|other| other.id == entry.id)
-            {
-                self.owned.remove(&key);
-            }
-        }
-        if let Some(owner) = now {
-            self.owned.insert((owner, name), entry.clone());
-        }
-    }
-
     /// → Over.
-    fn over(&mut self, entry: &Arc<Entry>) -> Freed {
+    pub(super) fn over(&mut self, entry: &Arc<Entry>) -> Freed {
         let mut life = locked(&entry.life);
         life.phase = Phase::Over;
         let due = life.due;
@@ -744,19 +265,5 @@ impl Lines {
         self.holds.remove(&(due, entry.id));
         self.chores.remove(&(due, entry.id));
         freed
-    }
-}
-
-/// How long one try to undo may take.
-pub(crate) fn undo_limit(entry: &Entry) -> Duration {
-    entry.settings.trip_timeout.min(DEFAULT_TRIP_TIMEOUT)
-}
-
-/// Why a hold is lost that has come to its end by the clock.
-fn clock_reason(life: &Life, now: Moment) -> LossReason {
-    if now + Duration::from_millis(2) >= life.ends_at {
-        LossReason::MaxHold
-    } else {
-        LossReason::Expired
     }
 }

@@ -36,15 +36,24 @@ impl Ledger {
     ) -> Option<Moment> {
         let linger = entry.settings.linger?;
         let mut life = locked(&entry.life);
-        let goes_on = !entry.is_wanted()
+        // Where silence does not mean that nobody waits, all rests of a hold are one: else others would wait for each of them.
+        let counts_from = match self.is_told {
+            true => now,
+            false => life.rests_since.unwrap_or(now),
+        };
+        let until = counts_from + linger;
+        let goes_on = now < until
+            && !entry.is_wanted()
             && client.can_finish()
             && lines.has_another_stay(entry, &life, now)
             && life.turn.as_ref()?.rests(entry);
         if !goes_on {
             return None;
         }
+        life.rests_since = Some(counts_from);
         life.rest = Some(Rest {
-            until: now + linger,
+            began: now,
+            until,
             keeps: client.clone(),
         });
         // What belonged to the task that has left.
@@ -64,11 +73,11 @@ impl Ledger {
         }
         entry.next_stay_after_rest(entry.stay() + 1);
         // Most often it stands early enough, for the end of an earlier rest.
-        if now + linger < due {
+        if until < due {
             lines.plan(entry, renew_at);
         }
         if is_watched {
-            return Some(due.min(now + linger));
+            return Some(due.min(until));
         }
         lines.unwatched.push((now, entry.clone()));
         Some(now)
@@ -166,6 +175,21 @@ impl Ledger {
     pub(crate) fn wanted(&self, entry: &Arc<Entry>, now: Moment) {
         entry.set_wanted();
         self.end_rest(entry, now);
+    }
+
+    /// The store has said that nobody of another client waits, when it was asked at `asked`: rests count anew from then.
+    pub(crate) fn nobody_waits(&self, entry: &Entry, asked: Moment) {
+        let _lines = self.lines();
+        let mut life = locked(&entry.life);
+        let (Some(since), Some(linger)) = (life.rests_since, entry.settings.linger) else {
+            return;
+        };
+        let since = since.max(asked);
+        life.rests_since = Some(since);
+        // It stands in the schedule for its old end; whoever looks there finds another.
+        if let Some(rest) = &mut life.rest {
+            rest.until = rest.began.min(since) + linger;
+        }
     }
 
     /// No room is left that could give back what rests: it ends with its lease.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::life::{Freed, OVERDUE, undo_limit};
+use super::life::{Freed, OVERDUE};
+use super::undo::undo_limit;
 use super::{Ledger, Lines};
 use crate::engine::client::Client;
 use crate::engine::entry::{Entry, Life, Phase};

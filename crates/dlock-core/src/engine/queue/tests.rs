@@ -1,4 +1,5 @@
 use super::*;
+use crate::Error;
 use futures::FutureExt;
 use std::pin::pin;
 
