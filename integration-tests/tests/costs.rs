@@ -148,8 +148,20 @@ impl Meter for Nodes {
     }
 }
 
+/// All servers at once: most of the time is spent waiting for renewals.
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_and_redlock_are_asked_for_no_more_than_the_file_says() {
+async fn no_server_is_asked_for_more_than_the_file_says() {
+    let (redis, etcd, zookeeper, mysql, postgres) = tokio::join!(
+        redis_and_redlock(),
+        etcd(),
+        zookeeper(),
+        mysql(),
+        postgres()
+    );
+    settle([redis, etcd, zookeeper, mysql, postgres].concat());
+}
+
+async fn redis_and_redlock() -> Vec<Row> {
     let server = RedisServer::start().await.expect("redis");
     let mut rows = Vec::new();
     for style in ["fair", "barging", "plain"] {
@@ -162,34 +174,30 @@ async fn redis_and_redlock_are_asked_for_no_more_than_the_file_says() {
     // New nodes count at once only if they keep what they write.
     let url = format!("redlock://{}?persistent=true", hosts.join(","));
     rows.push(row("redlock:3-nodes", &url, &Nodes(nodes)).await);
-    settle(rows);
+    rows
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn etcd_is_asked_for_no_more_than_the_file_says() {
+async fn etcd() -> Vec<Row> {
     let server = EtcdServer::start().await.expect("etcd");
-    settle(vec![row("etcd", &server.url(), &server).await]);
+    vec![row("etcd", &server.url(), &server).await]
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn zookeeper_is_asked_for_no_more_than_the_file_says() {
+async fn zookeeper() -> Vec<Row> {
     let server = ZooKeeperServer::start().await.expect("zookeeper");
-    settle(vec![row("zk", &server.url(), &server).await]);
+    vec![row("zk", &server.url(), &server).await]
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn mysql_is_asked_for_no_more_than_the_file_says() {
+async fn mysql() -> Vec<Row> {
     let server = Flavor::MariaDb.start().await.expect("mariadb");
     let mut rows = Vec::new();
     for mode in ["lease", "unique", "session", "advisory"] {
         let url = format!("{}?mode={mode}&table_prefix={mode}_", server.url());
         rows.push(row(&format!("mysql:{mode}"), &url, &server).await);
     }
-    settle(rows);
+    rows
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn postgres_is_asked_for_no_more_than_the_file_says() {
+async fn postgres() -> Vec<Row> {
     let settings = Postgres::set(&["log_statement=all"]);
     let server = PostgresServer::start_with(settings)
         .await
@@ -199,5 +207,5 @@ async fn postgres_is_asked_for_no_more_than_the_file_says() {
         let url = format!("{}?mode={mode}{more}", server.url());
         rows.push(row(&format!("postgres:{mode}"), &url, &server).await);
     }
-    settle(rows);
+    rows
 }

@@ -157,7 +157,11 @@ impl Bench {
                     all.times.record(time)?;
                 }
                 all.cycles = all.times.len();
-                all.value = all.times.value_at_quantile(0.5) as f64 / 1e3;
+                // If the other never got it, it waited for the whole round at least.
+                all.value = match all.cycles {
+                    0 => self.round.as_secs_f64() * 1e6,
+                    _ => all.times.value_at_quantile(0.5) as f64 / 1e3,
+                };
                 Ok(all)
             }
             Scenario::Held { locks } => self.held(subject, &job.name, locks).await,
