@@ -145,13 +145,17 @@ impl Nodes {
     }
 }
 
+/// Each owner, as the nodes that have it see it.
+type Holders = BTreeMap<String, Vec<HolderInfo>>;
+/// The queue of each node.
+type Queues = Vec<Vec<WaiterInfo>>;
+
 /// One list from the lists of the nodes that answered.
 ///
 /// A hold counts when a quorum has it, or could have it if those who did not answer have it too.
 fn merge(seen: Vec<Vec<LockInfo>>, nodes: usize, quorum: usize) -> Vec<LockInfo> {
     let silent = nodes - seen.len();
-    let mut locks: BTreeMap<Name, (BTreeMap<String, Vec<HolderInfo>>, Vec<Vec<WaiterInfo>>)> =
-        BTreeMap::new();
+    let mut locks: BTreeMap<Name, (Holders, Queues)> = BTreeMap::new();
     for info in seen.into_iter().flatten() {
         let (holders, waiters) = locks.entry(info.name).or_default();
         waiters.push(info.waiters);
@@ -184,7 +188,7 @@ fn merge(seen: Vec<Vec<LockInfo>>, nodes: usize, quorum: usize) -> Vec<LockInfo>
 }
 
 /// Those who stand in the queues of so many nodes, in their order: it is the same at all nodes, but one may lack somebody.
-fn join_waiters(queues: Vec<Vec<WaiterInfo>>, needed: usize) -> Vec<WaiterInfo> {
+fn join_waiters(queues: Queues, needed: usize) -> Vec<WaiterInfo> {
     let mut ranks: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for queue in &queues {
         for (rank, waiter) in queue.iter().enumerate() {
