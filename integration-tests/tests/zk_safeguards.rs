@@ -219,8 +219,7 @@ async fn received(what: &str, bytes: impl Fn() -> u64, then: u64, more: u64) {
 
 /// Two that are before us leave, one after the other, and our own node goes in between: the watch on it was set for the first of the two and
 /// has told, but nobody has listened since. The second one is gone when it is to be watched.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiter_whose_place_was_deleted_before_it_watched_the_last_one_does_not_hold_without_it() {
+async fn waiter_whose_place_goes_unheard(is_written_before: bool) {
     let server = server().await;
     // The waiter's requests are held in the first, and the answers in the second.
     let answers = FaultProxy::start(server.addr()).await.expect("a proxy");
@@ -254,6 +253,14 @@ async fn waiter_whose_place_was_deleted_before_it_watched_the_last_one_does_not_
     // At least the names of the two.
     received("the queue", || answers.received().to_client, told, 120).await;
     let told = answers.received().to_client;
+    if is_written_before {
+        let path = format!("/dlock/a/{}", queue[2]);
+        admin
+            .0
+            .set_data(&path, b"by hand", None)
+            .await
+            .expect("set");
+    }
     for node in [&queue[2], &queue[0]] {
         let path = format!("/dlock/a/{node}");
         admin.0.delete(&path, None).await.expect("delete");
@@ -270,6 +277,17 @@ async fn waiter_whose_place_was_deleted_before_it_watched_the_last_one_does_not_
         "it holds without a place: {id} in {places:?}"
     );
     drop((guard, held));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_whose_place_was_deleted_before_it_watched_the_last_one_does_not_hold_without_it() {
+    waiter_whose_place_goes_unheard(false).await;
+}
+
+/// A watch tells once: who was told that its node was written to is not told that it went.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiter_whose_place_was_written_to_and_deleted_does_not_hold_without_it() {
+    waiter_whose_place_goes_unheard(true).await;
 }
 
 /// When the leader will end a session, on the clock of this host: what its four-letter word `dump` tells by the second, and the tick to the millisecond.

@@ -178,7 +178,7 @@ impl Locks {
 
     /// All locks held in the store whose name starts with `prefix`, sorted by name. An empty prefix lists all.
     ///
-    /// On a store that must walk through keys of others (Redis, Redlock) it takes as long as the store goes on answering; elsewhere the
+    /// On Redis, Redlock, etcd and ZooKeeper, which answer in many parts, it takes as long as the store goes on answering; elsewhere the
     /// whole has [`trip_timeout`](crate::Settings::trip_timeout).
     ///
     /// # Errors
