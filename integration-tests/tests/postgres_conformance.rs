@@ -127,7 +127,8 @@ fn sqlx_pool(url: &str) -> Result<sqlx::PgPool> {
     Ok(pool.connect_lazy_with(options.application_name("pool")))
 }
 
-const POOL_PATIENCE: Duration = Duration::from_secs(2);
+/// As long as a client of our own waits for a connection: the machine may be busy.
+const POOL_PATIENCE: Duration = Duration::from_secs(5);
 
 fn broken(error: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Store, format!("the test's own server: {error}"))
