@@ -29,11 +29,11 @@ fn main() -> ExitCode {
         return code;
     }
     dlock_conformance::main_all(vec![
-        Store::new("postgres_lease", "c_", Way::Direct("lease")),
-        Store::new("postgres_session", "s_", Way::Direct("session")),
-        Store::new("postgres_lease_pgbouncer", "b_", Way::Bouncer),
-        Store::new("postgres_deadpool", "d_", Way::Pool("deadpool")),
-        Store::new("postgres_sqlx", "q_", Way::Pool("sqlx")),
+        Store::harness("postgres_lease", "c_", Way::Direct("lease")),
+        Store::harness("postgres_session", "s_", Way::Direct("session")),
+        Store::harness("postgres_lease_pgbouncer", "b_", Way::Bouncer),
+        Store::harness("postgres_deadpool", "d_", Way::Pool("deadpool")),
+        Store::harness("postgres_sqlx", "q_", Way::Pool("sqlx")),
     ])
 }
 
@@ -135,7 +135,7 @@ fn broken(error: impl std::fmt::Display) -> Error {
 }
 
 impl Store {
-    fn new(name: &'static str, prefix: &'static str, way: Way) -> Arc<dyn Harness> {
+    fn harness(name: &'static str, prefix: &'static str, way: Way) -> Arc<dyn Harness> {
         Arc::new(Self {
             name,
             prefix,
