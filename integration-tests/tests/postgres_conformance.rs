@@ -29,11 +29,11 @@ fn main() -> ExitCode {
         return code;
     }
     dlock_conformance::main_all(vec![
-        Store::new("postgres_lease", "c_", Way::Direct("lease")),
-        Store::new("postgres_session", "s_", Way::Direct("session")),
-        Store::new("postgres_lease_pgbouncer", "b_", Way::Bouncer),
-        Store::new("postgres_deadpool", "d_", Way::Pool("deadpool")),
-        Store::new("postgres_sqlx", "q_", Way::Pool("sqlx")),
+        Store::harness("postgres_lease", "c_", Way::Direct("lease")),
+        Store::harness("postgres_session", "s_", Way::Direct("session")),
+        Store::harness("postgres_lease_pgbouncer", "b_", Way::Bouncer),
+        Store::harness("postgres_deadpool", "d_", Way::Pool("deadpool")),
+        Store::harness("postgres_sqlx", "q_", Way::Pool("sqlx")),
     ])
 }
 
@@ -127,14 +127,15 @@ fn sqlx_pool(url: &str) -> Result<sqlx::PgPool> {
     Ok(pool.connect_lazy_with(options.application_name("pool")))
 }
 
-const POOL_PATIENCE: Duration = Duration::from_secs(2);
+/// As long as a client of our own waits for a connection: the machine may be busy.
+const POOL_PATIENCE: Duration = Duration::from_secs(5);
 
 fn broken(error: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Store, format!("the test's own server: {error}"))
 }
 
 impl Store {
-    fn new(name: &'static str, prefix: &'static str, way: Way) -> Arc<dyn Harness> {
+    fn harness(name: &'static str, prefix: &'static str, way: Way) -> Arc<dyn Harness> {
         Arc::new(Self {
             name,
             prefix,

@@ -133,6 +133,23 @@ async fn sockets_and_password_files_let_in() {
     );
 }
 
+/// Asked for whenever a connection is made, as a vault gives them.
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_are_asked_for_each_connection() {
+    let server = with_app("").await;
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = asked.clone();
+    let url = server.url().replace("dlock@", "");
+    let config = Config::from_url(&url).expect("a good URL");
+    let config = config.credentials(move || {
+        counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        async { Ok(dlock_core::kit::Login::new("app", "app")) }
+    });
+    let locks = Locks::new(config.connect().await.expect("a connection")).expect("defaults");
+    free(lock(&locks, "by a vault").await).await;
+    assert!(asked.load(std::sync::atomic::Ordering::Relaxed) > 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_of_both_sides_are_checked() {
     let folder = Folder::new("certificates").expect("a folder");
@@ -210,6 +227,21 @@ async fn certificates_of_both_sides_are_checked() {
         process.wait().await.expect("it ends");
         assert!(output.contains(expected), "{roots}: {output}");
     }
+    // In the words of every store; whoever answers is taken, and another name than the host's is asked for.
+    let ours = |rest: &str| format!("postgres://dlock@{}/dlock?{rest}", server.addr());
+    free(lock(&client(&ours("tls=unverified")).await, "private").await).await;
+    let ca_file = file("ca.pem");
+    let good = format!("tls=true&ca={ca_file}&server_name=127.0.0.1");
+    free(lock(&client(&ours(&good)).await, "private").await).await;
+    let wrong = ours(&format!(
+        "tls=true&ca={ca_file}&server_name=elsewhere.example"
+    ));
+    let error = Config::from_url(&wrong)
+        .expect("a good URL")
+        .connect()
+        .await;
+    let error = error.expect_err("another name").to_string();
+    assert!(error.contains("for another name"), "{error}");
     let stranger = format!("&ca={}", file("stranger.pem"));
     let unknown = format!(
         "{ca}&cert={}&key={}",

@@ -156,18 +156,19 @@ async fn everybody_who_reads_hears_of_a_writer() {
         lock.read().await.expect("a reader")
     };
     let (first, second) = (read(&one).await, read(&two).await);
+    let mut waits = None;
     let writes = async {
         listened(&server, "2").await;
         let writer = client(&server.url()).await.rw_lock("a").expect("a name");
-        tokio::spawn(async move { writer.write().await })
+        waits = Some(tokio::spawn(async move { writer.write().await }));
     };
     let all = async { tokio::join!(first.wanted(), second.wanted(), writes) };
-    let ((), (), writer) = tokio::time::timeout(SOON, all).await.expect("the word");
+    tokio::time::timeout(SOON, all).await.expect("the word");
     for reader in [first, second] {
         free(reader).await;
     }
-    let writer = soon("the writer", writer).await.expect("no panic");
-    free(writer.expect("the lock")).await;
+    let writer = soon("the writer", waits.expect("it waits")).await;
+    free(writer.expect("no panic").expect("the lock")).await;
 }
 
 /// An exclusive holder that reads on from now still hears.
