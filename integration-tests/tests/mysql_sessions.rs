@@ -11,8 +11,10 @@
 mod mysql_support;
 
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use dlock_core::backend::{Backend, Outcome, Renewal, Request};
@@ -26,6 +28,7 @@ on_both!(
     holder_goes_on_with_another_connection_while_nobody_else_wants_the_lock,
     release_on_a_dead_connection_frees_at_once,
     broken_lock_is_lost_by_its_holder_before_another_one_holds,
+    break_that_is_given_up_leaves_no_session_in_use,
     lost_hold_gives_its_session_back,
     renewal_that_comes_after_the_release_ends_no_connection,
     two_never_hold_at_once_while_connections_are_reset_and_killed,
@@ -166,6 +169,54 @@ async fn broken_lock_is_lost_by_its_holder_before_another_one_holds(flavor: Flav
         );
         free(next).await;
         assert!(!other.break_lock("broken").await.expect("it answers"));
+    }
+}
+
+/// A break takes the lock itself, to see that it is free. It is dropped at each of its steps around that.
+async fn break_that_is_given_up_leaves_no_session_in_use(flavor: Flavor) {
+    const STEPS: usize = 16;
+    let server = flavor.start().await.expect("a server");
+    let request = |name: &str| {
+        let name = Name::new(name).expect("a good name");
+        Request::new(name, Mode::Exclusive, Arc::new(SystemClock))
+    };
+    for mode in CONNECTED {
+        let url = with(
+            &server.url(),
+            &format!("mode={mode}&session_validity=500ms"),
+        );
+        let holder = backend(&url).await;
+        let broken = (0..STEPS).map(async |steps| {
+            let name = format!("broken {steps}");
+            let held = holder.try_acquire(&request(&name)).await;
+            assert!(matches!(held, Ok(Outcome::Held(_))), "{held:?}");
+            let breaker = backend(&with(&url, "max_sessions=1&connections=1")).await;
+            let name = Name::new(&name).expect("a good name");
+            let started = Instant::now();
+            let mut left = steps;
+            let mut breaks = Box::pin(breaker.break_lock(&name));
+            poll_fn(|context| {
+                if breaks.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(());
+                }
+                // Before this it waits for the holder's validity.
+                if started.elapsed() < Duration::from_millis(450) {
+                    return Poll::Pending;
+                }
+                match left.checked_sub(1) {
+                    None => return Poll::Ready(()),
+                    Some(fewer) => left = fewer,
+                }
+                Poll::Pending
+            })
+            .await;
+            drop(breaks);
+            let next = breaker.try_acquire(&request("another one")).await;
+            if let Err(error) = next {
+                panic!("{mode}, after {steps} steps: {error}");
+            }
+        });
+        futures::future::join_all(broken).await;
     }
 }
 

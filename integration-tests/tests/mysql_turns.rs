@@ -35,6 +35,11 @@ fn before(sql: &str, mode: &str) -> String {
         .replace("{marks}", &format!("dlock_{mode}_marks"))
         .replace("{takes_writes}", "1")
         .replace("{writable}", "TRUE")
+        // That version did not ask who waits, and bound what stands in the text now.
+        .replace("{who_waits}", "NULL")
+        .replace("{id}", "?")
+        .replace("{attempt}", "?")
+        .replace("{name}", "?")
 }
 
 const LEASE: u64 = 600_000_000;

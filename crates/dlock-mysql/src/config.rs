@@ -50,6 +50,7 @@ pub struct Config {
     pub(crate) answer_timeout: Duration,
     pub(crate) session_validity: Duration,
     pub(crate) max_sessions: usize,
+    pub(crate) bells: usize,
     pub(crate) tls: Option<Tls>,
     /// The application's own connections, in place of those that are made here.
     pub(crate) pool: Option<mysql_async::Pool>,
@@ -80,6 +81,7 @@ impl Config {
             answer_timeout: Duration::from_secs(5),
             session_validity: Duration::from_secs(3),
             max_sessions: 64,
+            bells: 4,
             tls: None,
             pool: None,
         }
@@ -123,6 +125,15 @@ impl Config {
         self
     }
 
+    /// Modes `lease` and `unique`: the most connections of this client on which the server wakes those who wait, beside those that calls
+    /// [share](Config::connections). Default: 4. Each name that is waited for uses one, until the hold that came of it ends; whoever gets none
+    /// asks again with pauses. They are opened when needed and given up after some seconds without use. From 0, which switches them off, to
+    /// 10,000.
+    pub fn bells(mut self, most: usize) -> Self {
+        self.bells = most;
+        self
+    }
+
     /// The longest time to connect and log in. Default: 5 s. From 1 ms to 10 min.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
@@ -163,6 +174,7 @@ impl Config {
         check_prefix(&self.table_prefix)?;
         within("connections", self.connections, 1..=10_000)?;
         within("max_sessions", self.max_sessions, 1..=10_000)?;
+        within("bells", self.bells, 0..=10_000)?;
         within("connect_timeout", self.connect_timeout, TIMEOUTS)?;
         within("answer_timeout", self.answer_timeout, TIMEOUTS)?;
         within(
@@ -203,6 +215,7 @@ impl fmt::Debug for Config {
             .field("create_tables", &self.create_tables)
             .field("connections", &self.connections)
             .field("max_sessions", &self.max_sessions)
+            .field("bells", &self.bells)
             .field("connect_timeout", &self.connect_timeout)
             .field("answer_timeout", &self.answer_timeout)
             .field("session_validity", &self.session_validity)

@@ -5,6 +5,8 @@ use std::time::Duration;
 use dlock_core::{Error, Name, Result};
 use sha2::{Digest, Sha256};
 
+use crate::bell::BellLocks;
+
 const LONGEST_PREFIX: usize = 40;
 
 /// A prefix becomes part of SQL, inside the quotes of a table's name, so it is checked here.
@@ -35,6 +37,15 @@ pub(crate) fn advisory(prefix: &str, database: &str, name: &Name) -> String {
 /// The name for `GET_LOCK` that one of those who wait for a lock takes, while it waits: it has so many places.
 pub(crate) fn place_of_waiter(prefix: &str, database: &str, name: &Name, place: u8) -> String {
     format!("dlock:w{place}:{}", hex_digest(prefix, database, name, 24))
+}
+
+/// The names for `GET_LOCK` by which those who wait for a lock of a mode with leases are woken: see `bell.rs`.
+pub(crate) fn bell_locks(mode: &str, prefix: &str, database: &str, name: &Name) -> BellLocks {
+    let digest = hex_digest(prefix, database, name, 20);
+    BellLocks {
+        front: format!("dlock:front:{mode}:{digest}"),
+        bell: format!("dlock:bell:{mode}:{digest}"),
+    }
 }
 
 fn hex_digest(prefix: &str, database: &str, name: &Name, bytes: usize) -> String {
@@ -74,6 +85,11 @@ mod tests {
         assert!(all.iter().all(|text| text.len() <= 64), "{all:?}");
         let place = place_of_waiter("p_", "d", &name(&long), 7);
         assert!(place.len() <= 64 && !all.contains(&place), "{place}");
+        let locks = |mode| bell_locks(mode, "p_", "d", &name(&long));
+        let (lease, unique) = (locks("lease"), locks("unique"));
+        assert!(lease.front.len() <= 64 && unique.front.len() <= 64);
+        assert_ne!(lease.front, lease.bell);
+        assert_ne!(lease.bell, unique.bell);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 )]
 
 mod backend;
+mod bell;
 mod carried;
 #[cfg(feature = "client")]
 pub mod client;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dlock_core::ErrorKind;
 
+use crate::bell::BELL_SILENCE;
 use crate::config::{Config, LockMode};
 use crate::connect::{Answer, Connection};
 use crate::error::Trouble;
@@ -57,6 +58,8 @@ pub(crate) struct Setup {
     pub(crate) shared: String,
     /// For connections that carry a hold: the server ends them after the session's validity.
     pub(crate) carrying: String,
+    /// For connections that wait for a bell; `None` where a named lock would not be one for all clients.
+    pub(crate) bells: Option<String>,
     pub(crate) scope: Scope,
     /// What stands for `{writable}` in a statement: a condition.
     pub(crate) writable: &'static str,
@@ -134,6 +137,11 @@ pub(crate) async fn look(config: &Config) -> Result<Setup, Trouble> {
     Ok(Setup {
         shared: setup(isolation, maria, Duration::from_secs(28_800), &numbers),
         carrying: setup(isolation, maria, silence(config.session_validity), ""),
+        bells: (is_direct
+            && config.pool.is_none()
+            && several_writers(&found).is_none()
+            && !logs_statements(&found))
+        .then(|| setup(isolation, maria, BELL_SILENCE, "")),
         scope,
         // A replica that repeats the statement is read-only itself: it would change nothing, or stop with an error.
         writable: if logs_statements(&found) {
@@ -207,25 +215,7 @@ fn judge(mode: LockMode, found: &Variables, is_direct: bool) -> Result<(), Strin
             ));
         }
     }
-    // Percona's cluster does not show wsrep_on.
-    let provider = found.get("wsrep_provider").map_or("", String::as_str);
-    let is_galera = match found.get("wsrep_on") {
-        Some(_) => is_on(found, "wsrep_on"),
-        None => !matches!(provider, "" | "none"),
-    };
-    let several = if is_galera {
-        Some("a Galera cluster (wsrep_on, wsrep_provider)")
-    } else if found
-        .get("group_replication_group_name")
-        .is_some_and(|name| !name.is_empty())
-        && found
-            .get("group_replication_single_primary_mode")
-            .is_some_and(|value| value == "OFF")
-    {
-        Some("a group with several primaries (group_replication_single_primary_mode is off)")
-    } else {
-        None
-    };
+    let several = several_writers(found);
     if mode == LockMode::Session && logs_statements(found) {
         return Err(
             "the server logs statements (binlog_format is STATEMENT), and then locks no rows at READ COMMITTED, which mode=session \
@@ -249,6 +239,29 @@ fn judge(mode: LockMode, found: &Variables, is_direct: bool) -> Result<(), Strin
             "the server belongs to {several}: locks of mode={mode} are known to one node only, so clients of two nodes would \
              hold the same lock. Use mode=lease"
         )),
+    }
+}
+
+/// What makes several nodes take writes, if something does: each of them has named locks, row locks and automatic numbers of its own.
+fn several_writers(found: &Variables) -> Option<&'static str> {
+    // Percona's cluster does not show wsrep_on.
+    let provider = found.get("wsrep_provider").map_or("", String::as_str);
+    let is_galera = match found.get("wsrep_on") {
+        Some(_) => is_on(found, "wsrep_on"),
+        None => !matches!(provider, "" | "none"),
+    };
+    if is_galera {
+        Some("a Galera cluster (wsrep_on, wsrep_provider)")
+    } else if found
+        .get("group_replication_group_name")
+        .is_some_and(|name| !name.is_empty())
+        && found
+            .get("group_replication_single_primary_mode")
+            .is_some_and(|value| value == "OFF")
+    {
+        Some("a group with several primaries (group_replication_single_primary_mode is off)")
+    } else {
+        None
     }
 }
 

@@ -1,15 +1,19 @@
-//! How a waiter of `lease` and `unique` waits: it asks again.
+//! How a waiter of `lease` and `unique` waits: for the bell of the name, and beside that it asks again.
 //!
-//! Its pauses grow with the age of the hold that is in its way. Where holds are short, somebody asks every few milliseconds; a crowd that waits
-//! for a long one would cost the server a core for nothing, and hears of its end a twentieth of its length later at most. A loop of its
-//! own, beside the one in core, because that one knows no ages.
+//! Who has the bell, or is the first who could have it, asks every few milliseconds while the holder has none. Who queues for it asks every few seconds,
+//! in case that no bell rings, and when the holder's lease ends. Without bells, pauses grow with the age of the hold that is in
+//! the way: where holds are short, somebody asks every few milliseconds; a crowd that waits for a long one would cost the server a core for
+//! nothing, and hears of its end a twentieth of its length later at most. A loop of its own, beside the one in core, because that one
+//! knows neither bells nor ages.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use dlock_core::backend::{Backoff, Busy, Lease, Outcome, Request};
-use dlock_core::kit;
+use dlock_core::{Capabilities, Mode, Moment, WakeUp, kit};
 
+use crate::bell::{Bell, Bells, Turn};
 use crate::error::Trouble;
 use crate::waiters::Waiters;
 
@@ -18,6 +22,12 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 pub(crate) const SHORT_HOLDS: Duration = Duration::from_millis(50);
 /// The longest pause between two questions.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// The pause of one that queues for the bell, from half of it on: the next one is woken, and this is in case that no bell rings.
+const NET_PAUSE: Duration = Duration::from_secs(4);
+/// How long one that has reason to think that others wait queues for the bell, before it asks for the lock all the same.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The next one is woken within this time after a release, with nobody disturbing.
+const WAKE_UP: Duration = Duration::from_millis(100);
 /// Which part of a hold's age a pause may be.
 const PART_OF_AGE: u32 = 20;
 
@@ -51,36 +61,118 @@ impl From<Tried> for Outcome {
 /// A mode that makes single attempts.
 #[async_trait]
 pub(crate) trait Tries {
-    async fn attempt(&self, request: &Request) -> Result<Tried, Trouble>;
+    /// One that waits looks first, because an attempt at once locks the row, and keeps its holder from giving it back.
+    async fn attempt(&self, request: &Request, look_first: bool) -> Result<Tried, Trouble>;
 
     /// Where those who wait make themselves known.
     fn waiters(&self) -> &Waiters;
+
+    /// How those who wait are woken.
+    fn bells(&self) -> &Arc<Bells>;
+}
+
+/// How those who wait are woken.
+pub(crate) fn declare(bells: &Bells, capabilities: &mut Capabilities) {
+    capabilities.wake_up = if bells.are_on() {
+        WakeUp::Push { bound: WAKE_UP }
+    } else {
+        WakeUp::Poll {
+            longest: SHORT_HOLDS,
+        }
+    };
+}
+
+/// Where a waiter stands.
+enum Queued {
+    /// It has not asked for the bell.
+    NotYet,
+    Waits(Turn),
+    Has(Bell),
+    /// There is no bell for it.
+    Without,
+}
+
+impl Queued {
+    fn enter(bells: &Arc<Bells>, request: &Request) -> Self {
+        bells
+            .queue(request.name())
+            .map_or(Self::Without, Self::Waits)
+    }
+
+    /// Until the bell is ours, or the time has come to ask without it.
+    async fn wait(&mut self, request: &Request, until: Moment) {
+        let sleep = request.clock().sleep_until(until);
+        let Self::Waits(turn) = self else {
+            return sleep.await;
+        };
+        let bell = tokio::select! {
+            biased;
+            bell = turn => bell,
+            () = sleep => return,
+        };
+        *self = bell.map_or(Self::Without, Self::Has);
+    }
+
+    /// An exclusive hold keeps the bell, and rings when it ends. Others share the lock, so the next one may try at once.
+    fn settle(self, lease: Lease) -> Lease {
+        match self {
+            Self::Has(bell) if lease.mode() == Mode::Exclusive => lease.with_native(Arc::new(bell)),
+            _ => lease,
+        }
+    }
 }
 
 /// Tries until held or the deadline has passed.
-pub(crate) async fn poll<T: Tries + ?Sized>(
+pub(crate) async fn acquire<T: Tries + ?Sized>(
     tries: &T,
     request: &Request,
 ) -> Result<Outcome, Trouble> {
     let mut backoff = Backoff::new(SHORTEST_PAUSE, SHORT_HOLDS);
     let mut sign = tries.waiters().sign(request.name());
+    let (bells, name) = (tries.bells(), request.name());
+    let mut queued = Queued::NotYet;
+    let has_time = request.time_left().is_none_or(|left| left > FIRST_PAUSE);
+    let mut look_first = false;
+    if has_time && bells.others_may_wait(name) {
+        // Behind those who wait already: whoever asked at once would always be faster than the one that is woken.
+        queued = Queued::enter(bells, request);
+        if let Queued::Waits(_) = queued {
+            queued.wait(request, request.now() + FIRST_PAUSE).await;
+            look_first = !matches!(queued, Queued::Has(_));
+        }
+    }
     loop {
         let limit = request.trip_timeout();
-        let tried = tokio::time::timeout(limit, tries.attempt(request)).await;
+        let tried = tokio::time::timeout(limit, tries.attempt(request, look_first)).await;
         let others = match tried.unwrap_or_else(|_| Err(kit::no_answer(limit).into()))? {
-            Tried::Held(lease) => return Ok(Outcome::Held(lease)),
+            Tried::Held(lease) => return Ok(Outcome::Held(queued.settle(lease))),
             Tried::Busy(others) => others,
         };
         request.mark_contended();
+        bells.note_others(name);
         sign.show(limit).await;
-        let until = request.now() + pause(&mut backoff, others);
+        if let Queued::NotYet = queued {
+            queued = Queued::enter(bells, request);
+        }
+        let has_bell = matches!(queued, Queued::Has(_));
+        let pause = match queued {
+            Queued::Waits(_) => until_end(between(NET_PAUSE), others),
+            // Nobody else asks.
+            Queued::Has(_) => until_end(backoff.pause(), others),
+            _ => pause(&mut backoff, others),
+        };
+        let until = request.now() + pause;
         match request.deadline() {
             Some(deadline) if deadline <= until => {
-                request.clock().sleep_until(deadline).await;
-                return Ok(Tried::Busy(others).into());
+                queued.wait(request, deadline).await;
+                if request.now() >= deadline {
+                    return Ok(Tried::Busy(others).into());
+                }
             }
-            _ => request.clock().sleep_until(until).await,
+            _ => queued.wait(request, until).await,
         }
+        // Woken by a release: a look would cost a trip more.
+        look_first = has_bell || !matches!(queued, Queued::Has(_));
     }
 }
 
@@ -90,9 +182,18 @@ fn pause(backoff: &mut Backoff, others: InTheWay) -> Duration {
         backoff.pause()
     } else {
         backoff.reset();
-        top / 2 + (top / 2).mul_f64(fastrand::f64())
+        between(top)
     };
-    // A lease that ends unrenewed is a lock that is free.
+    until_end(pause, others)
+}
+
+/// At random, from the half of it on.
+fn between(top: Duration) -> Duration {
+    top / 2 + (top / 2).mul_f64(fastrand::f64())
+}
+
+/// A lease that ends unrenewed is a lock that is free.
+fn until_end(pause: Duration, others: InTheWay) -> Duration {
     others
         .left
         .map_or(pause, |left| pause.min(left.max(SHORTEST_PAUSE)))

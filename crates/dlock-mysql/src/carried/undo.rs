@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::backend::{Outcome, Request};
+use dlock_core::backend::{AttemptId, Outcome, Request};
 use dlock_core::{Mode, Name, SystemClock, kit};
 
 use super::call_sign::CallSign;
@@ -18,6 +18,21 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 const NOT_OURS: u16 = 1095;
 /// How often the mark of a holder that is about to leave is looked at.
 const LOOKS: usize = 5;
+
+/// Forgets an attempt of our own when it is dropped. What it had goes with it: the connection is closed, so the server frees the lock, and its
+/// place among the sessions is free. A mark that it may have left is that of a holder that died.
+struct ForgetsAttempt<'a> {
+    locks: &'a ConnectionLocks,
+    attempt: AttemptId,
+}
+
+impl Drop for ForgetsAttempt<'_> {
+    fn drop(&mut self) {
+        // Dropped when the list is free again: closing a connection spawns a task.
+        let state = self.locks.attempts().remove(&self.attempt);
+        drop(state);
+    }
+}
 
 impl ConnectionLocks {
     /// Ends the connection of an attempt, and removes its mark.
@@ -122,6 +137,11 @@ impl ConnectionLocks {
         let request = Request::new(name.clone(), Mode::Exclusive, Arc::new(SystemClock))
             .with_trip_timeout(self.config.answer_timeout)
             .with_lease(self.config.session_validity);
+        // Core does not know this attempt, so nobody abandons it when the caller gives up.
+        let _forgets = ForgetsAttempt {
+            locks: self,
+            attempt: request.attempt(),
+        };
         let outcome = async {
             loop {
                 let pause = match self.take(&request, false).await? {

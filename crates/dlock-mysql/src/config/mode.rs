@@ -4,17 +4,17 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum LockMode {
-    /// One row for each lock with the time until which it is held. Waiters ask again with random pauses. The default:
-    /// few connections, read-write locks and semaphores, tokens that never start again.
+    /// One row for each lock with the time until which it is held. The next of those who wait is woken by a `GET_LOCK` that goes from
+    /// holder to holder, as a hint ([`Config::bells`](crate::Config::bells)). The default: few connections, read-write locks and semaphores, tokens that never start again.
     #[default]
     Lease,
-    /// A row with a unique key while the lock is held, and none while it is free. Waiters ask again with random pauses.
+    /// A row with a unique key while the lock is held, and none while it is free. Who waits is woken as in `Lease`.
     Unique,
     /// `SELECT … FOR UPDATE` on a connection of its own for each holder and each waiter. The server queues the waiters and
     /// wakes the next one at once; the lock is free when the connection ends.
     Session,
-    /// `GET_LOCK` on a connection of its own for each holder and each waiter. As `Session`, but without tables and without a
-    /// token.
+    /// `GET_LOCK` on a connection of its own for each holder and each waiter. As `Session`, but without a transaction that stays open
+    /// while the lock is held.
     Advisory,
 }
 

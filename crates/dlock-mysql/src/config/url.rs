@@ -71,6 +71,7 @@ impl Config {
         url.set([
             ("connections", &mut self.connections),
             ("max_sessions", &mut self.max_sessions),
+            ("bells", &mut self.bells),
         ])?;
         url.set_durations([
             ("connect_timeout", &mut self.connect_timeout),
@@ -87,6 +88,7 @@ const OWN_KEYS: &[UrlKey] = &[
     UrlKey::new("create_tables", "`true`, `false`", "`true`", "whether missing tables are created at connect"),
     UrlKey::new("connections", "from 1 to 10000", "16", "the most connections that calls share"),
     UrlKey::new("max_sessions", "from 1 to 10000", "64", "the most holders and waiters, each with a connection of its own (modes `session`, `advisory`)"),
+    UrlKey::new("bells", "from 0 to 10000", "4", "the most connections on which the server wakes those who wait (modes `lease`, `unique`)"),
     UrlKey::connect_timeout("5s"),
     UrlKey::answer_timeout("5s"),
     UrlKey::new("session_validity", "a duration from 500ms to a day", "3s", "for how long a sign of life makes a hold valid (modes `session`, `advisory`)"),
@@ -101,13 +103,14 @@ mod tests {
     #[test]
     fn a_url_sets_everything() {
         let config = Config::from_url(
-            "mysql://app:s%40cret@db/shop?mode=session&table_prefix=l_&connections=3&max_sessions=9&connect_timeout=1s\
+            "mysql://app:s%40cret@db/shop?mode=session&table_prefix=l_&connections=3&max_sessions=9&bells=2&connect_timeout=1s\
              &answer_timeout=2s&session_validity=10s&create_tables=false",
         )
         .expect("a good URL");
         assert_eq!(config.login, Login::new("app", "s@cret"));
         assert_eq!(config.mode(), LockMode::Session);
         assert_eq!((config.connections, config.max_sessions), (3, 9));
+        assert_eq!(config.bells, 2);
         assert_eq!(config.session_validity, Duration::from_secs(10));
         assert!(!config.create_tables);
         assert_eq!(

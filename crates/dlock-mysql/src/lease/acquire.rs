@@ -22,7 +22,7 @@ const BIND: &str = "SET @dlock_name = ?, @dlock_attempt = ?, @dlock_permits = ?,
 
 impl LeaseLocks {
     /// Takes the lock alone: one statement when it is free. What else there may be is told by a second one.
-    pub(super) async fn take(&self, request: &Request) -> Result<Tried, Trouble> {
+    pub(super) async fn take(&self, request: &Request, look_first: bool) -> Result<Tried, Trouble> {
         let attempt = request.attempt();
         let owner = Arg::from(attempt.as_uuid().as_bytes().as_slice());
         let (label, name) = (
@@ -31,8 +31,8 @@ impl LeaseLocks {
         );
         let lease = Arg::from(micros(request.lease()));
         let limit = request.trip_timeout();
-        if request.is_contended() {
-            // One that waits looks first: an update would lock the row, and keep its holder from giving it back.
+        if look_first {
+            // An update would lock the row, and keep its holder from giving it back.
             let args = [name.clone(), owner.clone(), name.clone(), owner.clone()];
             let told = self.shared.call(Job::Exec(&self.sql.peek, &args), limit);
             if let Some(row) = told.await?.answer.rows.first() {

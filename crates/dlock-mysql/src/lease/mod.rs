@@ -13,16 +13,17 @@ use async_trait::async_trait;
 use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{
     Capabilities, Error, ErrorKind, Hearing, Liveness, LockInfo, Mode, Name, Reach, Released,
-    Result, WakeUp,
+    Result,
 };
 
 use self::statements::Statements;
+use crate::bell::{self, Bells};
 use crate::config::Config;
 use crate::connect::SharedConnections;
 use crate::error::Trouble;
 use crate::fence::TURNS;
 use crate::server::Setup;
-use crate::wait::{self, SHORT_HOLDS, Tried, Tries};
+use crate::wait::{self, Tried, Tries};
 use crate::waiters::Waiters;
 
 #[derive(Debug)]
@@ -30,6 +31,7 @@ pub(crate) struct LeaseLocks {
     shared: Arc<SharedConnections>,
     sql: Statements,
     waiters: Waiters,
+    bells: Arc<Bells>,
     /// For calls without a limit of their own.
     limit: Duration,
     capabilities: Capabilities,
@@ -42,9 +44,8 @@ impl LeaseLocks {
         capabilities.fencing = true;
         capabilities.turns = TURNS;
         capabilities.wanted = Hearing::Asks;
-        capabilities.wake_up = WakeUp::Poll {
-            longest: SHORT_HOLDS,
-        };
+        let bells = Bells::new(config, setup);
+        wait::declare(&bells, &mut capabilities);
         capabilities.liveness = Liveness::Lease;
         capabilities.reach = Reach::Network;
         capabilities.shared = true;
@@ -57,7 +58,8 @@ impl LeaseLocks {
         Self {
             waiters: Waiters::of_lease(&shared, &config.table_prefix, setup.takes_writes),
             shared,
-            sql: Statements::new(&config.table_prefix, setup.takes_writes),
+            sql: Statements::new(&config.table_prefix, setup.takes_writes, bells.are_on()),
+            bells,
             limit: config.answer_timeout,
             capabilities,
             identity: config.identity_text(),
@@ -75,9 +77,9 @@ impl LeaseLocks {
 
 #[async_trait]
 impl Tries for LeaseLocks {
-    async fn attempt(&self, request: &Request) -> Result<Tried, Trouble> {
+    async fn attempt(&self, request: &Request, look_first: bool) -> Result<Tried, Trouble> {
         match request.mode() {
-            Mode::Exclusive => self.take(request).await,
+            Mode::Exclusive => self.take(request, look_first).await,
             Mode::Shared => self.take_part(request, 0).await,
             Mode::Permit { limit } => self.take_part(request, limit).await,
             other => Err(Trouble::new(
@@ -90,6 +92,10 @@ impl Tries for LeaseLocks {
 
     fn waiters(&self) -> &Waiters {
         &self.waiters
+    }
+
+    fn bells(&self) -> &Arc<Bells> {
+        &self.bells
     }
 }
 
@@ -104,19 +110,23 @@ impl Backend for LeaseLocks {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
-        Ok(self.attempt(request).await?.into())
+        Ok(self.attempt(request, false).await?.into())
     }
 
     async fn acquire(&self, request: &Request) -> Result<Outcome> {
-        Ok(wait::poll(self, request).await?)
+        Ok(wait::acquire(self, request).await?)
     }
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        self.extend(leases).await
+        let (told, ()) = futures::join!(self.extend(leases), bell::keep(leases));
+        told
     }
 
     async fn release(&self, lease: &Lease) -> Result<Released> {
-        Ok(self.free(lease).await?)
+        let freed = self.free(lease).await;
+        // Behind the commit, or the one that is woken would find the lock held. Whatever became of it: the next one asks the row.
+        bell::ring(lease);
+        Ok(freed?)
     }
 
     async fn abandon(&self, request: &Request) -> Result<()> {
@@ -125,6 +135,8 @@ impl Backend for LeaseLocks {
 
     async fn downgrade(&self, lease: &Lease) -> Result<()> {
         if self.share(lease).await? {
+            // Those who wait may share the lock now.
+            bell::ring(lease);
             return Ok(());
         }
         Err(Error::new(
@@ -150,6 +162,7 @@ impl Backend for LeaseLocks {
     }
 
     async fn close(&self) -> Result<()> {
+        self.bells.close().await;
         self.shared.close().await;
         Ok(())
     }

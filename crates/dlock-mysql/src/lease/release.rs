@@ -16,21 +16,26 @@ const SWEEP_LIMIT: Duration = Duration::from_secs(60);
 impl LeaseLocks {
     pub(super) async fn free(&self, lease: &Lease) -> Result<Released, Trouble> {
         let attempt = lease.attempt();
-        let args: [Arg<'_>; 2] = [
+        let [front, bell] = self.bells.signs_of_waiters(lease);
+        let args: [Arg<'_>; 4] = [
+            front.as_str().into(),
+            bell.as_str().into(),
             lease.name().as_str().into(),
             attempt.as_uuid().as_bytes().as_slice().into(),
         ];
+        let [_, _, hold @ ..] = &args;
         let (whole, part) = (&self.sql.release, &self.sql.part_release);
         // The caller may not know whether a downgrade took effect, so the attempt is looked for wherever it can be. A downgrade under way moves
         // it from the first table to the second, hence the order, which ends with the second.
-        let places: &[&String] = match lease.mode() {
-            Mode::Exclusive => &[whole, part],
-            Mode::Shared => &[part, whole, part],
-            _ => &[part],
+        let (whole, part) = ((whole, &args[..]), (part, &hold[..]));
+        let places = match lease.mode() {
+            Mode::Exclusive => vec![whole, part],
+            Mode::Shared => vec![part, whole, part],
+            _ => vec![part],
         };
         let mut in_doubt = false;
-        for release in places {
-            let job = Job::Exec(release, &args);
+        for (release, args) in places {
+            let job = Job::Exec(release, args);
             let told = self.shared.call(job, self.limit).await.map_err(|trouble| {
                 if in_doubt {
                     trouble.in_doubt()
@@ -39,6 +44,9 @@ impl LeaseLocks {
                 }
             })?;
             if told.answer.affected > 0 {
+                if told.answer.id > 0 {
+                    self.bells.note_others(lease.name());
+                }
                 return Ok(Released::Freed);
             }
             in_doubt |= told.again;

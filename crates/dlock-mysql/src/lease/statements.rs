@@ -27,14 +27,21 @@ pub(crate) struct Statements {
 }
 
 impl Statements {
-    pub(crate) fn new(prefix: &str, takes_writes: &str) -> Self {
+    pub(crate) fn new(prefix: &str, takes_writes: &str, bells: bool) -> Self {
         let one = |sql: &str| guarded(sql, prefix, takes_writes);
+        // Where there are no bells nobody has the named lock, and a log of statements could not repeat the question.
+        let who_waits = if bells {
+            "IS_USED_LOCK(?), IS_USED_LOCK(?)"
+        } else {
+            "IF(? IS NULL AND ? IS NULL, 1, NULL)"
+        };
         Self {
             acquire: one(include_str!("../sql/lease_acquire.sql")),
             acquire_closely: one(include_str!("../sql/lease_acquire_closely.sql")),
             peek: one(include_str!("../sql/lease_peek.sql")),
             first_use: one(include_str!("../sql/lease_first_use.sql")),
-            release: one(include_str!("../sql/lease_release.sql")),
+            release: one(include_str!("../sql/lease_release.sql"))
+                .replace("{who_waits}", who_waits),
             undo: one(include_str!("../sql/lease_undo.sql")),
             mark: one(include_str!("../sql/abandon_mark.sql")),
             forget: one(include_str!("../sql/abandon_forget.sql")),

@@ -66,7 +66,7 @@ struct Wish<'a> {
 }
 
 impl UniqueLocks {
-    pub(super) async fn take(&self, request: &Request) -> Result<Tried, Trouble> {
+    pub(super) async fn take(&self, request: &Request, look_first: bool) -> Result<Tried, Trouble> {
         let attempt = request.attempt();
         let wish = Wish {
             request,
@@ -75,8 +75,8 @@ impl UniqueLocks {
             lease: micros(request.lease()).into(),
             label: request.label().into(),
         };
-        if request.is_contended() {
-            // One that waits looks first: a claim locks the row of the holder.
+        if look_first {
+            // A claim locks the row of the holder.
             if let Row::Others(others) = self.look(&wish).await? {
                 return Ok(Tried::Busy(others));
             }

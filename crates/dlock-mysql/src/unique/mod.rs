@@ -8,9 +8,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{
-    Capabilities, ErrorKind, Hearing, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
+    Capabilities, ErrorKind, Hearing, Liveness, LockInfo, Name, Reach, Released, Result,
 };
 
+use crate::bell::{self, Bells};
 use crate::config::Config;
 use crate::connect::{Arg, Job, SharedConnections};
 use crate::error::Trouble;
@@ -20,7 +21,7 @@ use crate::key::micros;
 use crate::renew::{Extend, renewal};
 use crate::schema::guarded;
 use crate::server::Setup;
-use crate::wait::{self, SHORT_HOLDS, Tried, Tries};
+use crate::wait::{self, Tried, Tries};
 use crate::waiters::Waiters;
 
 #[derive(Debug)]
@@ -28,6 +29,7 @@ pub(crate) struct UniqueLocks {
     shared: Arc<SharedConnections>,
     sql: Statements,
     waiters: Waiters,
+    bells: Arc<Bells>,
     limit: Duration,
     capabilities: Capabilities,
     identity: String,
@@ -54,9 +56,8 @@ impl UniqueLocks {
         capabilities.fencing = true;
         capabilities.turns = TURNS;
         capabilities.wanted = Hearing::Asks;
-        capabilities.wake_up = WakeUp::Poll {
-            longest: SHORT_HOLDS,
-        };
+        let bells = Bells::new(config, setup);
+        wait::declare(&bells, &mut capabilities);
         capabilities.liveness = Liveness::Lease;
         capabilities.reach = Reach::Network;
         capabilities.inspect = true;
@@ -84,6 +85,7 @@ impl UniqueLocks {
                     &one(include_str!("../sql/unique_still_ours.sql")),
                 ),
             },
+            bells,
             limit: config.answer_timeout,
             capabilities,
             identity: config.identity_text(),
@@ -91,7 +93,7 @@ impl UniqueLocks {
     }
 
     pub(crate) async fn rehearse(&self) -> Result<(), Trouble> {
-        let mut hot = vec![self.sql.claim.as_str(), &self.sql.release, &self.sql.look];
+        let mut hot = vec![self.sql.claim.as_str(), &self.sql.look];
         hot.extend(self.sql.extend.of_one());
         self.shared.rehearse(&hot).await
     }
@@ -103,12 +105,20 @@ impl UniqueLocks {
     async fn free(&self, lease: &Lease) -> Result<Released, Trouble> {
         let attempt = lease.attempt();
         let id = lease.token().map_or(0, u64::from);
-        let args: [Arg<'_>; 3] = [
-            id.into(),
-            attempt.as_uuid().as_bytes().as_slice().into(),
-            lease.name().as_str().into(),
-        ];
-        let told = self.exec(&self.sql.release, &args).await?;
+        let [front, bell] = self.bells.signs_of_waiters(lease);
+        let who_waits = match self.bells.are_on() {
+            true => format!("; SELECT COALESCE(IS_USED_LOCK('{front}'), IS_USED_LOCK('{bell}'))"),
+            false => String::new(),
+        };
+        // Numbers and digits alone, so that the release and the question are one request.
+        let release = self.sql.release.replace("{id}", &id.to_string());
+        let release = release.replace("{attempt}", &hex(attempt.as_uuid().as_bytes()));
+        let release = release.replace("{name}", &hex(lease.name().as_str().as_bytes()));
+        let text = format!("{release}{who_waits}");
+        let told = self.shared.call(Job::Text(&text), self.limit).await?;
+        if told.answer.first_number().is_some() {
+            self.bells.note_others(lease.name());
+        }
         match (told.answer.affected, told.again) {
             (0, false) => Ok(Released::AlreadyLost),
             // A first try, whose answer was lost, may have freed it.
@@ -128,12 +138,16 @@ impl UniqueLocks {
 
 #[async_trait]
 impl Tries for UniqueLocks {
-    async fn attempt(&self, request: &Request) -> Result<Tried, Trouble> {
-        self.take(request).await
+    async fn attempt(&self, request: &Request, look_first: bool) -> Result<Tried, Trouble> {
+        self.take(request, look_first).await
     }
 
     fn waiters(&self) -> &Waiters {
         &self.waiters
+    }
+
+    fn bells(&self) -> &Arc<Bells> {
+        &self.bells
     }
 }
 
@@ -148,21 +162,25 @@ impl Backend for UniqueLocks {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
-        Ok(self.take(request).await?.into())
+        Ok(self.take(request, false).await?.into())
     }
 
     async fn acquire(&self, request: &Request) -> Result<Outcome> {
-        Ok(wait::poll(self, request).await?)
+        Ok(wait::acquire(self, request).await?)
     }
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
         let all: Vec<&Lease> = leases.iter().map(Arc::as_ref).collect();
-        let found = self.sql.extend.run(&self.shared, &all, self.limit).await;
+        let renewed = self.sql.extend.run(&self.shared, &all, self.limit);
+        let (found, ()) = futures::join!(renewed, bell::keep(leases));
         leases.iter().map(|lease| renewal(&found, lease)).collect()
     }
 
     async fn release(&self, lease: &Lease) -> Result<Released> {
-        Ok(self.free(lease).await?)
+        let freed = self.free(lease).await;
+        // Behind the commit, or the one that is woken would find the lock held. Whatever became of it: the next one asks the row.
+        bell::ring(lease);
+        Ok(freed?)
     }
 
     async fn abandon(&self, request: &Request) -> Result<()> {
@@ -192,7 +210,14 @@ impl Backend for UniqueLocks {
     }
 
     async fn close(&self) -> Result<()> {
+        self.bells.close().await;
         self.shared.close().await;
         Ok(())
     }
+}
+
+/// Bytes as they stand in a statement.
+fn hex(bytes: &[u8]) -> String {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("x'{digits}'")
 }

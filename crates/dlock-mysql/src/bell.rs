@@ -1,0 +1,294 @@
+//! How a release of `lease` or `unique` wakes one that waits.
+//!
+//! The row alone decides who holds a lock. Beside it stand two named locks (`GET_LOCK`) of the name, which are a hint and no more:
+//!
+//! | named lock | who has it |
+//! |---|---|
+//! | *front* | the one that waits and is next. So whoever gives the lock back can tell whether somebody waits |
+//! | *bell* | the holder, if it waited itself or knew that others would; else the first of those who wait |
+//!
+//! ```text
+//!  waits for the front ──▶ has the front, waits for the bell ──▶ has the bell (and leaves the front): tries the row
+//!                                                                  │                       │ busy: the holder has no bell
+//!                                                                  │ held                  ▼
+//!                    the next one has the bell ◀── release: row,   │          asks again every few milliseconds: it is the
+//!                                                  then bell ◀─────┘          only one of all who wait for the name
+//! ```
+//!
+//! All of it is one statement on a connection that does nothing else, so the server's queue wakes the next one the moment in which the bell is
+//! let go, and nobody else. A connection has one bell at most and waits for nothing while it has it, so there is no circle of waiters (error
+//! 3058), whatever locks a program takes in which order.
+//!
+//! Nothing depends on a bell:
+//!
+//! - Whoever waits for it looks at the row now and then all the same, and at the end of the holder's lease.
+//! - A holder that dies loses its connections, and the bell with them. Of one that is frozen the server ends the connection after
+//!   [`BELL_SILENCE`]. A [`Bell`] that is dropped rings, or its connection is closed.
+//! - A client that has no connection left for a bell asks again with pauses, as do those behind a proxy, and those on several nodes, where named
+//!   locks mean nothing.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use dlock_core::Name;
+use dlock_core::backend::Lease;
+use futures::future::BoxFuture;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::config::Config;
+use crate::connect::Connection;
+use crate::key::bell_locks;
+use crate::server::Setup;
+
+/// The server ends a connection with a bell after so much silence.
+pub(crate) const BELL_SILENCE: Duration = Duration::from_secs(15);
+/// A connection that was silent for longer is not trusted with a wait, and gets a sign of life while it has a bell.
+const FRESH: Duration = Duration::from_secs(4);
+/// A wait for a bell ends after so many seconds, and is begun again: a waiter whose network fell silent leaves the queue then.
+const LONGEST_WAIT: u64 = 60;
+/// For so long after it was seen that others wait for a name, a client takes its bell.
+const REMEMBERED: Duration = Duration::from_secs(2);
+/// When so many names are remembered, those are forgotten whose time is over.
+const MANY_NAMES: usize = 1024;
+
+/// The bells of one client.
+#[derive(Debug)]
+pub(crate) struct Bells {
+    config: Config,
+    /// How a connection for a bell begins; `None` when this client has no bells.
+    setup: Option<String>,
+    scope: crate::server::Scope,
+    /// Bounds the connections.
+    permits: Arc<Semaphore>,
+    spare: Mutex<Vec<Connection>>,
+    closed: AtomicBool,
+    /// Names that others wait for, and until when that counts.
+    wanted: Mutex<HashMap<Name, Instant>>,
+}
+
+/// The named locks of a name.
+#[derive(Debug, Clone)]
+pub(crate) struct BellLocks {
+    pub(crate) front: String,
+    pub(crate) bell: String,
+}
+
+/// The wait for a bell; `None` when it failed, and the waiter has to go without.
+pub(crate) type Turn = BoxFuture<'static, Option<Bell>>;
+
+impl Bells {
+    pub(crate) fn new(config: &Config, setup: &Setup) -> Arc<Self> {
+        Arc::new(Self {
+            setup: setup.bells.clone().filter(|_| config.bells > 0),
+            scope: setup.scope.clone(),
+            permits: Arc::new(Semaphore::new(config.bells)),
+            spare: Mutex::default(),
+            closed: AtomicBool::new(false),
+            wanted: Mutex::default(),
+            config: config.clone(),
+        })
+    }
+
+    pub(crate) fn are_on(&self) -> bool {
+        self.setup.is_some()
+    }
+
+    pub(crate) fn locks(&self, name: &Name) -> BellLocks {
+        bell_locks(
+            self.config.mode.as_str(),
+            &self.scope.prefix,
+            &self.scope.database,
+            name,
+        )
+    }
+
+    /// The named locks by which whoever gives a hold back sees that somebody waits: the front, and the bell if the hold is without it, for then the
+    /// first of those who wait has that.
+    pub(crate) fn signs_of_waiters(&self, lease: &Lease) -> [String; 2] {
+        let BellLocks { front, bell } = self.locks(lease.name());
+        match lease.native::<Bell>() {
+            Some(_) => [front.clone(), front],
+            None => [front, bell],
+        }
+    }
+
+    /// Others wait for a name, or have it.
+    pub(crate) fn note_others(&self, name: &Name) {
+        if !self.are_on() {
+            return;
+        }
+        let now = Instant::now();
+        let mut wanted = self.wanted();
+        if wanted.len() >= MANY_NAMES {
+            wanted.retain(|_, until| *until > now);
+        }
+        if wanted.len() < 2 * MANY_NAMES {
+            wanted.insert(name.clone(), now + REMEMBERED);
+        }
+    }
+
+    /// Whether others have lately been seen to wait for a name.
+    pub(crate) fn others_may_wait(&self, name: &Name) -> bool {
+        let wanted = self.wanted();
+        wanted
+            .get(name)
+            .is_some_and(|until| *until > Instant::now())
+    }
+
+    /// Queues for the bell of a name; `None` when there is no connection for it.
+    pub(crate) fn queue(self: &Arc<Self>, name: &Name) -> Option<Turn> {
+        let setup = self.setup.clone()?;
+        let permit = self.permits.clone().try_acquire_owned().ok()?;
+        let (bells, locks) = (self.clone(), self.locks(name));
+        Some(Box::pin(async move {
+            let mut connection = match bells.fresh() {
+                Some(connection) => connection,
+                None => Connection::open(&bells.config, &setup).await.ok()?,
+            };
+            let wait = wait_text(&locks);
+            loop {
+                match connection.text(&wait).await {
+                    Ok(answer) if answer.first_number() == Some(1) => {
+                        return Some(Bell {
+                            ringer: Mutex::new(Some(Ringer { connection, permit })),
+                            has_rung: AtomicBool::new(false),
+                            bells,
+                            bell: locks.bell,
+                        });
+                    }
+                    Ok(_) => {}
+                    Err(trouble) => {
+                        tracing::debug!(?trouble, "no bell: a waiter asks again instead");
+                        return None;
+                    }
+                }
+            }
+        }))
+    }
+
+    fn fresh(&self) -> Option<Connection> {
+        let mut spare = self.spare();
+        spare.retain(|connection| connection.idle_for() < FRESH);
+        spare.pop()
+    }
+
+    fn keep(&self, connection: Connection) {
+        if connection.is_open() && !self.closed.load(Ordering::Acquire) {
+            self.spare().push(connection);
+        }
+    }
+
+    /// Ends the connections that nobody uses; others end with what uses them.
+    pub(crate) async fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.permits.close();
+        let spare = std::mem::take(&mut *self.spare());
+        let all = futures::future::join_all(spare.into_iter().map(Connection::close));
+        // A server that hangs must not keep us.
+        let _ = tokio::time::timeout(self.config.connect_timeout, all).await;
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, HashMap<Name, Instant>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits for the front, then for the bell, and leaves the front: 1 when it has the bell, and then nothing else. The branches of CASE are
+/// looked at one after the other, and only the one that is taken is carried out.
+fn wait_text(locks: &BellLocks) -> String {
+    let BellLocks { front, bell } = locks;
+    format!(
+        "SELECT CASE WHEN GET_LOCK('{front}', {LONGEST_WAIT}) = 1 THEN \
+         CASE WHEN GET_LOCK('{bell}', {LONGEST_WAIT}) = 1 THEN RELEASE_LOCK('{front}') \
+         ELSE 0 * RELEASE_LOCK('{front}') END ELSE 0 END"
+    )
+}
+
+/// A bell that is ours.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    /// `None` once it has rung, and while the server is given a sign of life.
+    ringer: Mutex<Option<Ringer>>,
+    has_rung: AtomicBool,
+    bells: Arc<Bells>,
+    bell: String,
+}
+
+/// The connection that has the bell.
+#[derive(Debug)]
+struct Ringer {
+    connection: Connection,
+    permit: OwnedSemaphorePermit,
+}
+
+impl Bell {
+    /// Lets the bell go, which wakes the next one, in the background: nobody waits for that but the one that is woken.
+    pub(crate) fn ring(&self) {
+        self.has_rung.store(true, Ordering::Release);
+        let Some(Ringer {
+            mut connection,
+            permit,
+        }) = self.ringer().take()
+        else {
+            return;
+        };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            // Dropped, it is closed, and the server lets go of the bell.
+            return;
+        };
+        let release = format!("DO RELEASE_LOCK('{}')", self.bell);
+        let bells = self.bells.clone();
+        runtime.spawn(async move {
+            let limit = bells.config.answer_timeout;
+            if let Ok(Ok(_)) = tokio::time::timeout(limit, connection.text(&release)).await {
+                bells.keep(connection);
+            }
+            drop(permit);
+        });
+    }
+
+    /// Keeps the server from ending the connection of a hold that lasts.
+    pub(crate) async fn keep(&self) {
+        let silent = |ringer: &mut Ringer| ringer.connection.idle_for() >= FRESH / 2;
+        let Some(mut ringer) = self.ringer().take_if(silent) else {
+            return;
+        };
+        let limit = self.bells.config.answer_timeout;
+        if let Ok(Ok(())) = tokio::time::timeout(limit, ringer.connection.ping()).await {
+            *self.ringer() = Some(ringer);
+            // The release may have come meanwhile, and found nothing to ring with.
+            if self.has_rung.load(Ordering::Acquire) {
+                self.ring();
+            }
+        }
+    }
+
+    fn ringer(&self) -> MutexGuard<'_, Option<Ringer>> {
+        self.ringer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.ring();
+    }
+}
+
+/// A hold has ended: the next one may try.
+pub(crate) fn ring(lease: &Lease) {
+    if let Some(bell) = lease.native::<Bell>() {
+        bell.ring();
+    }
+}
+
+/// The holds go on.
+pub(crate) async fn keep(leases: &[Arc<Lease>]) {
+    let bells = leases.iter().filter_map(|lease| lease.native::<Bell>());
+    futures::future::join_all(bells.map(Bell::keep)).await;
+}
