@@ -105,7 +105,7 @@ impl Store {
                 alone: _until_answered,
                 stray,
             } => {
-                let mut reply = self.ask(request, "").await;
+                let mut reply = self.ask(request, "", self.limit(request)).await;
                 if stray {
                     reply = reply.map(Reply::astray).map_err(Trouble::in_doubt);
                 }
@@ -119,7 +119,12 @@ impl Store {
     }
 
     /// Asks once; with an inbox, the attempt then stands in the queue if others hold the lock.
-    pub(crate) async fn ask(&self, request: &Request, inbox: &str) -> Result<Reply, Trouble> {
+    pub(crate) async fn ask(
+        &self,
+        request: &Request,
+        inbox: &str,
+        limit: Duration,
+    ) -> Result<Reply, Trouble> {
         let key = self.keys.lock(request.name());
         let (attempt, lease) = (request.attempt(), request.lease());
         let call = if self.config.style == Style::Plain {
@@ -134,7 +139,6 @@ impl Store {
                 .arg(self.script_args.acquire(request.mode(), lease, inbox))
                 .arg(self.script_args.lasts(lease).to_string())
         };
-        let limit = self.limit(request);
         // Read before the first byte is sent (C7).
         let sent = request.now();
         let answer = match &self.acquires {
@@ -243,7 +247,8 @@ impl Store {
             .map_err(|error| Trouble::new(ErrorKind::Invalid, error.message()).unsent())
     }
 
-    fn limit(&self, request: &Request) -> Duration {
+    /// How long an answer to this request may take.
+    pub(crate) fn limit(&self, request: &Request) -> Duration {
         self.config.answer_timeout.min(request.trip_timeout())
     }
 }

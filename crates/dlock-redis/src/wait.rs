@@ -119,8 +119,12 @@ impl Store {
         let mut asked: Option<Asked> = None;
         loop {
             let sent = request.now();
+            let limit = match asked {
+                Some(_) => self.limit(request).min(self.sign_limit()),
+                None => self.limit(request),
+            };
             let answer = match self.hear().await {
-                Ok(()) => self.ask(request, &self.channel).await,
+                Ok(()) => self.ask(request, &self.channel, limit).await,
                 Err(trouble) => Err(trouble),
             };
             drop(alone.take());
@@ -142,7 +146,8 @@ impl Store {
                     });
                     free_in
                 }
-                // The place in the queue outlives a frozen connection that is replaced in time.
+                // The place in the queue outlives a frozen connection: the sign of life is given again at once, and after the second one
+                // without an answer on a new connection.
                 Err(trouble)
                     if trouble.kind() == ErrorKind::TimedOut
                         && asked
@@ -153,7 +158,17 @@ impl Store {
                         "no answer while waiting, asking again"
                     );
                     stray = true;
-                    None
+                    Some(Duration::ZERO)
+                }
+                // And it outlives the move of its slot in a cluster, as long as any other request would wait for that.
+                Err(trouble)
+                    if trouble.passing
+                        && self.config.is_cluster()
+                        && asked.is_some_and(|asked| {
+                            sent < asked.sent + self.config.answer_timeout
+                        }) =>
+                {
+                    Some(Duration::ZERO)
                 }
                 // What was answered or sent before has left a place in the queue, which may still be given the lock.
                 Err(trouble) if stray || asked.is_some() => return Err(trouble.in_doubt().into()),
@@ -194,6 +209,12 @@ impl Store {
             let lease = fence::lease(request, asked.sent, token);
             Reply::Held(lease.with_native(Arc::new(ReleaseHint::Contended)))
         })
+    }
+
+    /// How long a sign of life waits for its answer. The place at the store lasts for `waiter_lease` after the last one that came there: one
+    /// is given after a quarter of that, two that are not answered take two quarters, and the last quarter is for one on a new connection.
+    fn sign_limit(&self) -> Duration {
+        self.config.waiter_lease / SIGNS
     }
 
     /// A sign of life is due; sooner when the lock's lease ends sooner and nobody else looks after it.
