@@ -4,8 +4,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use dlock_core::backend::{AttemptId, Backend, Lease, Outcome, Renewal, Request};
 use dlock_core::{
-    Capabilities, Capability, Error, ErrorKind, Fairness, FencingToken, Hearing, Liveness,
-    LockInfo, Mode, Name, Operation, Reach, Released, Result, WakeUp, kit,
+    Capabilities, Capability, Error, ErrorKind, Fairness, Hearing, Liveness, LockInfo, Mode, Name,
+    Operation, Reach, Released, Result, WakeUp, kit,
 };
 use uuid::Uuid;
 
@@ -27,7 +27,7 @@ use crate::wait::Inbox;
 /// Made by [`Config::connect`]; hand it to [`Locks::new`](dlock_core::Locks::new).
 #[derive(Debug)]
 pub struct RedisBackend {
-    store: Arc<Store>,
+    pub(crate) store: Arc<Store>,
 }
 
 /// What the operations share. Each file adds its own to it.
@@ -93,46 +93,6 @@ impl RedisBackend {
 
     fn need(&self, capability: Capability) -> Result<()> {
         self.store.capabilities.require(&[capability])
-    }
-
-    /// Sets a key of your own, unless a holder with a higher token has done so before: `false` when the write was refused.
-    ///
-    /// One script. The highest token seen for the key stands in a key beside it (`dlock-fence:{key}`) for 30 days after the last
-    /// write. All writers of the key must use this, or the script [`FENCED_SET`](crate::FENCED_SET) by their own client.
-    ///
-    /// ```no_run
-    /// # async fn sell() -> Result<(), dlock_core::Error> {
-    /// use std::sync::Arc;
-    /// use dlock_core::Locks;
-    ///
-    /// let redis = Arc::new(dlock_redis::Config::from_url("redis://127.0.0.1")?.connect().await?);
-    /// let locks = Locks::new(redis.clone())?;
-    /// let guard = locks.mutex("stock:42")?.lock().await?;
-    /// if let Some(token) = guard.token() {
-    ///     let written = redis.fenced_set("stock:42:left", b"4999", token).await?;
-    ///     assert!(written, "somebody with a later hold has written already");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// When the server did not confirm, or in a cluster no key can be kept beside this one.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, the write may happen or not.
-    pub async fn fenced_set(
-        &self,
-        key: &str,
-        value: impl AsRef<[u8]>,
-        token: FencingToken,
-    ) -> Result<bool> {
-        self.store
-            .set_fenced(key, value.as_ref(), token)
-            .await
-            .map_err(|error| error.with_backend("redis"))
     }
 }
 

@@ -13,6 +13,7 @@ mod config;
 mod connect;
 mod error;
 mod fence;
+mod fenced;
 mod inspect;
 mod key;
 pub mod node;
@@ -26,7 +27,7 @@ mod wanted;
 pub use backend::RedisBackend;
 pub use config::{Config, Style};
 pub use dlock_core::kit::{Login, Tls};
-pub use fence::FENCED_SET;
+pub use fenced::FENCED_SET;
 
 /// All that a user needs of `dlock-core` is here too, so that this crate is the only one to depend on.
 #[doc(no_inline)]
