@@ -7,11 +7,11 @@ use dlock_core::{Error, FencingToken, Result};
 
 use crate::RedisBackend;
 use crate::acquire::unexpected_reply;
-use crate::backend::Store;
-use crate::connect::{Answer, Call, millis};
+use crate::connect::{RedisReply, ScriptCall, millis};
 use crate::error::Trouble;
 use crate::key::beside;
 use crate::script::Script;
+use crate::store::Store;
 
 /// The script behind [`RedisBackend::fenced_set`] and [`RedisBackend::fenced_write`], for your own client: its header says what it takes.
 pub const FENCED_SET: &str = include_str!("scripts/fenced_set.lua");
@@ -147,14 +147,14 @@ impl Store {
     ) -> Result<Option<Mark>> {
         let seen = beside(key, "dlock-fence:")?;
         let keys = [key, seen.as_str()];
-        let call = Call::new(&self.scripts.fenced_set, keys.into_iter())
+        let call = ScriptCall::new(&self.scripts.fenced_set, keys.into_iter())
             .arg(token)
             .arg(value)
             .arg(millis(SEEN_TTL).to_string())
             .arg(epoch)
             .arg(store);
         let answer = self.link.call(&call, self.config.answer_timeout).await?.0;
-        if matches!(answer, Answer::Number(1)) {
+        if matches!(answer, RedisReply::Number(1)) {
             return Ok(None);
         }
         let highest = refusal(answer);
@@ -166,21 +166,21 @@ impl Store {
     async fn reset_fence(&self, key: &str) -> Result<()> {
         let seen = beside(key, "dlock-fence:")?;
         let script = Script::new("reset fence", "return redis.call('DEL', KEYS[1])");
-        let call = Call::new(&script, std::iter::once(seen.as_str()));
+        let call = ScriptCall::new(&script, std::iter::once(seen.as_str()));
         let answer = self.link.call(&call, self.config.answer_timeout).await;
         answer.map(drop).map_err(Trouble::into)
     }
 }
 
 /// What the last write came with. A token that is too large for a mark is higher than any of ours.
-fn refusal(answer: Answer) -> Option<Mark> {
-    let Answer::List(parts) = answer else {
+fn refusal(answer: RedisReply) -> Option<Mark> {
+    let RedisReply::List(parts) = answer else {
         return None;
     };
     let [
-        Answer::Text(epoch),
-        Answer::Text(token),
-        Answer::Text(store),
+        RedisReply::Text(epoch),
+        RedisReply::Text(token),
+        RedisReply::Text(store),
     ] = parts.as_slice()
     else {
         return None;

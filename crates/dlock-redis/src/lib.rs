@@ -7,6 +7,7 @@
 mod acquire;
 mod backend;
 mod batcher;
+mod capabilities;
 #[cfg(feature = "client")]
 pub mod client;
 mod config;
@@ -21,6 +22,8 @@ mod release;
 mod renew;
 mod script;
 mod script_args;
+mod store;
+mod try_out;
 mod wait;
 mod wanted;
 

@@ -6,7 +6,7 @@ use dlock_core::{Name, Result};
 
 use super::Node;
 use crate::acquire::unexpected_reply;
-use crate::connect::{Answer, Call, millis};
+use crate::connect::{RedisReply, ScriptCall, millis};
 
 impl Node {
     /// Tells the server that `client` waits for the lock, for the next `time`. Nothing is granted by it.
@@ -35,11 +35,11 @@ impl Node {
 
     async fn waiters_of(&self, name: &Name, client: &str, time: u64) -> Result<bool> {
         let key = self.store.keys.lock(name) + ":m";
-        let call = Call::new(&self.waiters, std::iter::once(key.as_str()))
+        let call = ScriptCall::new(&self.waiters, std::iter::once(key.as_str()))
             .arg(client)
             .arg(time.to_string());
         match self.trip(&call).await?.0 {
-            Answer::Number(others) => Ok(others == 1),
+            RedisReply::Number(others) => Ok(others == 1),
             _ => Err(unexpected_reply("to a waiter in an unknown form").into()),
         }
     }
