@@ -5,8 +5,8 @@
 //!
 //! An exclusive hold has [`TURNS`] tokens in a row, and the store gives the last of them: `max(last + TURNS, server time)`. So the
 //! tokens of one lock run ahead of the clock when it is granted more than 15,625 times a second (once in 64 µs). A grant is a trip to the client
-//! and back; the scripts of a grant and its release take the server some 15 µs by themselves, and with this client a lock is granted 3,000 to 5,000 times a
-//! second at most (`bench_redis crowd`). Passing a hold on among the tasks of a client is no grant.
+//! and back; the scripts of a grant and its release take the server some 15 µs by themselves, so a fast client could get
+//! there; that this one does was not seen, and how near it comes is not measured yet. Passing a hold on among the tasks of a client is no grant.
 
 use dlock_core::backend::{Lease, Request};
 use dlock_core::{FencingToken, LockInfo, Mode, Moment};
