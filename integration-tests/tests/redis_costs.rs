@@ -41,10 +41,12 @@ async fn a_cycle_costs_two_requests_and_leaves_a_counter() {
 }
 
 #[tokio::test]
-async fn a_contended_hand_off_costs_at_most_three_requests_and_one_message() {
+async fn a_contended_hand_off_costs_two_requests_and_one_message() {
     const ROUNDS: u64 = 20;
     let server = RedisServer::start().await.expect("redis");
-    let clients = [client(&server.url()).await, client(&server.url()).await];
+    // No sign of life comes in between.
+    let url = server.url() + "?waiter_lease=60s";
+    let clients = [client(&url).await, client(&url).await];
     for locks in &clients {
         let _ = lock(locks, "warm").await.release().await;
     }
@@ -69,9 +71,9 @@ async fn a_contended_hand_off_costs_at_most_three_requests_and_one_message() {
         assert_eq!(guard.release().await.expect("release"), Released::Freed);
         guard = waiter.await.expect("the waiter");
     }
-    // Enqueue and release; one more for a sign of life on a machine that sleeps.
-    let requests = calls(&server, "evalsha").await;
-    assert!(requests <= 3 * ROUNDS, "{requests} for {ROUNDS} hand-offs");
+    // To enter the queue, and the release of whoever holds it.
+    assert_eq!(calls(&server, "evalsha").await, 2 * ROUNDS);
+    assert_eq!(calls(&server, "eval").await, 0);
     assert_eq!(calls(&server, "publish").await, ROUNDS);
 }
 
@@ -129,7 +131,7 @@ async fn the_scripts_run_few_commands() {
     assert_eq!(to_wait().await, 1 + 8, "to wait as the first");
     reset(&server).await;
     let second = coming(three);
-    assert_eq!(to_wait().await, 1 + 7, "to wait behind another");
+    assert_eq!(to_wait().await, 1 + 6, "to wait behind another");
     reset(&server).await;
     assert_eq!(guard.release().await.expect("release"), Released::Freed);
     assert_eq!(commands(&server).await, 1 + 9, "to hand over");

@@ -120,6 +120,61 @@ async fn a_grantee_silent_for_long_costs_no_more_than_a_waiter_lease() {
     lost.abort();
 }
 
+/// However long an answer may take: signs of life have a time-out of their own, and reach the server by a new connection in time.
+#[tokio::test]
+async fn a_waiter_keeps_its_place_when_its_connection_is_half_open() {
+    let server = RedisServer::start().await.expect("redis");
+    let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
+    let mine = client(&server.url()).await;
+    let url = format!(
+        "{}?waiter_lease=4s&answer_timeout=10s",
+        through(&server, &proxy)
+    );
+    let settings = Settings::new().trip_timeout(seconds(10));
+    let (first, second) = (
+        client_with(&url, settings).await,
+        client(&server.url()).await,
+    );
+    let guard = lock(&mine, "a").await;
+    let first = tokio::spawn(async move { first.mutex("a").expect("a name").lock().await });
+    waiting(&mine, "a", 1).await;
+    let second = tokio::spawn(async move { lock(&second, "a").await });
+    waiting(&mine, "a", 2).await;
+    proxy.half_open();
+    // The last sign of life on the old connection is older than a waiter lease by then.
+    tokio::time::sleep(seconds(5)).await;
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    let first = tokio::time::timeout(SOON, first).await.expect("in time");
+    let first = first.expect("a task").expect("the lock");
+    assert!(!second.is_finished(), "the second one overtook the first");
+    assert_eq!(first.release().await.expect("release"), Released::Freed);
+    let second = second.await.expect("a task");
+    assert_eq!(second.release().await.expect("release"), Released::Freed);
+}
+
+/// The limit of "first come, first served": a waiter that stood still is passed over when its turn comes, and whoever asks it hears of no error.
+#[tokio::test]
+async fn a_waiter_that_stood_still_for_its_waiter_lease_is_overtaken_and_not_told() {
+    let server = RedisServer::start().await.expect("redis");
+    let url = format!("{}?waiter_lease=1s", server.url());
+    let (mine, theirs) = (client(&url).await, client(&server.url()).await);
+    let guard = lock(&mine, "a").await;
+    let first = Holder::start(HOLD_LOCK, &url, "a", "exclusive", None).await;
+    let mut first = first.expect("a process");
+    waiting(&mine, "a", 1).await;
+    let second = tokio::spawn(async move { lock(&theirs, "a").await });
+    waiting(&mine, "a", 2).await;
+    first.freeze().expect("SIGSTOP");
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(guard.release().await.expect("release"), Released::Freed);
+    let second = second.await.expect("the second one overtakes it");
+    first.thaw().expect("SIGCONT");
+    waiting(&mine, "a", 1).await;
+    assert_eq!(second.release().await.expect("release"), Released::Freed);
+    assert!(first.held().await.expect("no error") > 0);
+    assert_eq!(first.release().await.expect("an answer"), "Freed");
+}
+
 #[tokio::test]
 async fn a_waiter_that_was_cut_off_gives_its_place_up() {
     let server = RedisServer::start().await.expect("redis");

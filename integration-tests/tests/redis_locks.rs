@@ -12,7 +12,8 @@ mod redis_support;
 
 use std::time::Duration;
 
-use dlock_core::{Mode, Order, Released, Settings};
+use dlock_core::fence::Mark;
+use dlock_core::{ErrorKind, FencingToken, Mode, Order, Released, Settings};
 use integration_tests::{Direction, FaultProxy, RedisServer};
 use redis_support::*;
 
@@ -338,6 +339,50 @@ async fn a_fenced_write_of_an_old_holder_is_refused() {
     );
     let stock = server.command(&["GET", "stock"]).await.expect("GET").text();
     assert_eq!(stock.as_deref(), Some("4998"));
+}
+
+/// Locks that are moved to another store have lower tokens there: a higher epoch passes, and a refusal says the true reason.
+#[tokio::test]
+async fn a_fenced_write_knows_the_store_and_the_epoch() {
+    let server = RedisServer::start().await.expect("redis");
+    let redis = backend(&server.url()).await;
+    let mark = |epoch, token, store: &str| {
+        let mark = Mark::new(FencingToken::new(token)).expect("a token");
+        mark.of_store(store).in_epoch(epoch)
+    };
+    let write = async |mark: Mark| redis.fenced_write("stock", "x", &mark).await;
+    let refused = async |mark: Mark, kind, reason: &str| {
+        let error = write(mark).await.expect_err(reason);
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
+    };
+    write(mark(0, 1_790_000_000_000_000, "redis"))
+        .await
+        .expect("the first write");
+    refused(
+        mark(0, 1_789_000_000_000_000, "redis"),
+        ErrorKind::Lost,
+        "its hold was lost",
+    )
+    .await;
+    // The locks are moved to etcd, whose tokens are small.
+    let conflict = ErrorKind::Conflict;
+    refused(mark(0, 209, "etcd"), conflict, "raise the epoch to 1").await;
+    write(mark(1, 209, "etcd")).await.expect("a higher epoch");
+    write(mark(1, 209, "etcd")).await.expect("once more");
+    refused(mark(1, 208, "etcd"), ErrorKind::Lost, "its hold was lost").await;
+    let late = mark(0, 1_790_000_000_000_001, "redis");
+    refused(late.clone(), conflict, "from before the move").await;
+    // Who knows of neither is not told that its hold was lost, and gets nothing through.
+    let token = FencingToken::new(u64::MAX);
+    let error = redis.fenced_set("stock", "y", FencingToken::new(7)).await;
+    assert_eq!(error.expect_err("a conflict").kind(), conflict);
+    assert!(redis.fenced_set("stock", "y", token).await.is_err());
+    let stock = server.command(&["GET", "stock"]).await.expect("GET").text();
+    assert_eq!(stock.as_deref(), Some("x"));
+    redis.reset_fence("stock").await.expect("reset");
+    write(late).await.expect("nothing is remembered");
+    write(mark(-1, 1, "redis")).await.expect_err("below zero");
 }
 
 /// C11, C21: the tokens of a hold are set aside by the counter, not by the clock alone. Here the counter is ahead of the clock.

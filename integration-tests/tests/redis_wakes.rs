@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dlock_core::{Released, Settings};
+use futures::future::join_all;
 use futures::{Stream, StreamExt};
 use integration_tests::{FaultProxy, Holder, RedisServer};
 use redis_support::*;
@@ -44,10 +45,15 @@ impl Watcher {
     }
 }
 
+/// Barging, with signs of life so far apart (24 to 30 s) that within `SOON` only a message can have woken a waiter.
+fn barging(server: &RedisServer) -> String {
+    format!("{}?style=barging&waiter_lease=2m", server.url())
+}
+
 #[tokio::test]
 async fn a_barging_release_wakes_all_readers_who_fit() {
     let server = RedisServer::start().await.expect("redis");
-    let url = format!("{}?style=barging", server.url());
+    let url = barging(&server);
     let mine = client(&url).await;
     let writer = mine.rw_lock("a").expect("a name");
     let writer = writer.write().await.expect("the lock");
@@ -64,8 +70,9 @@ async fn a_barging_release_wakes_all_readers_who_fit() {
     assert_eq!(writer.release().await.expect("release"), Released::Freed);
     let woken = watcher.so_far(&server).await;
     assert!(woken.len() >= 8, "{} of 8 readers were woken", woken.len());
-    for reader in readers {
-        let reader = tokio::time::timeout(SOON, reader).await.expect("in time");
+    // All are in at once, before any of them has left.
+    let all = tokio::time::timeout(SOON, join_all(readers)).await;
+    for reader in all.expect("all of them by a message") {
         let end = reader.expect("a task").release().await;
         assert_eq!(end.expect("release"), Released::Freed);
     }
@@ -75,7 +82,7 @@ async fn a_barging_release_wakes_all_readers_who_fit() {
 #[tokio::test]
 async fn a_barging_release_of_permits_wakes_as_many_as_fit() {
     let server = RedisServer::start().await.expect("redis");
-    let url = format!("{}?style=barging", server.url());
+    let url = barging(&server);
     let mine = client(&url).await;
     let permits = mine.semaphore("a", 3).expect("a name");
     let mut held = Vec::new();
@@ -97,11 +104,37 @@ async fn a_barging_release_of_permits_wakes_as_many_as_fit() {
     assert!(mine.break_lock("a").await.expect("break"));
     let woken = watcher.so_far(&server).await;
     assert!(woken.len() >= 3, "{} of 3 were woken", woken.len());
-    for waiter in waiters {
-        let freed = tokio::time::timeout(SOON, waiter).await.expect("in time");
-        assert_eq!(freed.expect("a task"), Released::Freed);
+    // The others follow when those have given theirs back.
+    let all = tokio::time::timeout(SOON, join_all(waiters)).await;
+    for waiter in all.expect("all of them by a message") {
+        assert_eq!(waiter.expect("a task"), Released::Freed);
     }
     drop(held);
+}
+
+/// As many permits as there are waiters: all of them hold at the same time.
+#[tokio::test]
+async fn a_barging_release_wakes_all_permits_who_fit() {
+    let server = RedisServer::start().await.expect("redis");
+    let url = barging(&server);
+    let mine = client(&url).await;
+    let writer = lock(&mine, "a").await;
+    let mut waiters = Vec::new();
+    for place in 1..=8 {
+        let theirs = client(&url).await;
+        waiters.push(tokio::spawn(async move {
+            let permits = theirs.semaphore("a", 8).expect("a name");
+            permits.acquire().await.expect("a permit")
+        }));
+        waiting(&mine, "a", place).await;
+    }
+    assert_eq!(writer.release().await.expect("release"), Released::Freed);
+    let all = tokio::time::timeout(SOON, join_all(waiters)).await;
+    for permit in all.expect("all of them by a message") {
+        let end = permit.expect("a task").release().await;
+        assert_eq!(end.expect("release"), Released::Freed);
+    }
+    assert_eq!(residue(&server).await, Vec::<String>::new());
 }
 
 /// The answer of `PUBLISH` counts somebody who listens to everything; he is not the waiter.

@@ -6,21 +6,21 @@ use std::time::Duration;
 use dlock_core::backend::{AttemptId, Busy, Lease, Outcome, Request};
 use dlock_core::{ErrorKind, Mode};
 
-use crate::backend::Store;
-use crate::batcher::{Alone, Dispatch, Said};
+use crate::batcher::{BatchOutcome, Dispatch, LoneRequest};
 use crate::config::Style;
-use crate::connect::{Answer, Call, millis};
+use crate::connect::{RedisReply, ScriptCall, millis};
 use crate::error::Trouble;
 use crate::fence;
 use crate::key::Keys;
 use crate::script_args::Attempt32;
+use crate::store::Store;
 
 /// How long a request of an abandoned attempt that is still under way is refused.
 pub(crate) const TOMBSTONE_TTL: Duration = Duration::from_secs(60);
 
 /// What one attempt found.
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(crate) enum AttemptOutcome {
     Held(Lease),
     Others {
         /// When asking again is worth it.
@@ -34,18 +34,18 @@ pub(crate) enum Reply {
 
 /// What became of the first step of an attempt.
 #[derive(Debug)]
-pub(crate) enum Begun {
+pub(crate) enum FirstStep {
     Held(Lease),
     /// It has to ask by itself.
     Ask {
         /// To be kept until the answer is there.
-        alone: Option<Alone>,
+        alone: Option<LoneRequest>,
         /// A request may still be under way.
         stray: bool,
     },
 }
 
-impl Begun {
+impl FirstStep {
     const ASK: Self = Self::Ask {
         alone: None,
         stray: false,
@@ -63,14 +63,14 @@ pub(crate) enum ReleaseHint {
 
 impl Store {
     /// How an attempt begins: when many of this client ask at once they go together, and those whose lock is simply free have it.
-    pub(crate) async fn begin(&self, request: &Request) -> Result<Begun, Trouble> {
+    pub(crate) async fn begin(&self, request: &Request) -> Result<FirstStep, Trouble> {
         let batcher = self.batcher.as_ref();
         let Some(batcher) = batcher.filter(|_| request.mode() == Mode::Exclusive) else {
-            return Ok(Begun::ASK);
+            return Ok(FirstStep::ASK);
         };
         // Read before the first byte is sent (C7).
         let sent = request.now();
-        let dispatch = batcher.take(|| {
+        let dispatch = batcher.try_acquire(|| {
             (
                 self.keys.lock(request.name()),
                 self.script_args.holder(request.attempt(), request.label()),
@@ -79,7 +79,7 @@ impl Store {
         });
         let place = match dispatch {
             Dispatch::Alone(alone) => {
-                return Ok(Begun::Ask {
+                return Ok(FirstStep::Ask {
                     alone: Some(alone),
                     stray: false,
                 });
@@ -87,9 +87,11 @@ impl Store {
             Dispatch::Together(place) => place,
         };
         match place.answer(self.limit(request)).await {
-            Ok(Said::Taken(token)) => Ok(Begun::Held(fence::lease(request, sent, token))),
-            Ok(_) => Ok(Begun::ASK),
-            Err(trouble) if trouble.may_go_again() => Ok(Begun::Ask {
+            Ok(BatchOutcome::Taken(token)) => {
+                Ok(FirstStep::Held(fence::lease(request, sent, token)))
+            }
+            Ok(_) => Ok(FirstStep::ASK),
+            Err(trouble) if trouble.may_go_again() => Ok(FirstStep::Ask {
                 alone: None,
                 stray: trouble.is_sent(),
             }),
@@ -98,19 +100,19 @@ impl Store {
     }
 
     /// An attempt that does not wait.
-    pub(crate) async fn attempt(&self, request: &Request) -> Result<Reply, Trouble> {
+    pub(crate) async fn try_acquire(&self, request: &Request) -> Result<AttemptOutcome, Trouble> {
         match self.begin(request).await? {
-            Begun::Held(lease) => Ok(Reply::Held(lease)),
-            Begun::Ask {
+            FirstStep::Held(lease) => Ok(AttemptOutcome::Held(lease)),
+            FirstStep::Ask {
                 alone: _until_answered,
                 stray,
             } => {
-                let mut reply = self.ask(request, "").await;
+                let mut reply = self.ask(request, "", self.limit(request)).await;
                 if stray {
-                    reply = reply.map(Reply::astray).map_err(Trouble::in_doubt);
+                    reply = reply.map(AttemptOutcome::astray).map_err(Trouble::in_doubt);
                 }
-                if let Ok(Reply::Others { stray: true, .. }) = reply {
-                    let undone = self.undo(request, millis(TOMBSTONE_TTL)).await;
+                if let Ok(AttemptOutcome::Others { stray: true, .. }) = reply {
+                    let undone = self.abandon(request, millis(TOMBSTONE_TTL)).await;
                     undone.map_err(Trouble::in_doubt)?;
                 }
                 reply
@@ -119,22 +121,26 @@ impl Store {
     }
 
     /// Asks once; with an inbox, the attempt then stands in the queue if others hold the lock.
-    pub(crate) async fn ask(&self, request: &Request, inbox: &str) -> Result<Reply, Trouble> {
+    pub(crate) async fn ask(
+        &self,
+        request: &Request,
+        inbox: &str,
+        limit: Duration,
+    ) -> Result<AttemptOutcome, Trouble> {
         let key = self.keys.lock(request.name());
         let (attempt, lease) = (request.attempt(), request.lease());
         let call = if self.config.style == Style::Plain {
             let tombstone = self.tombstone(&key, attempt)?;
             let keys = [key.as_str(), tombstone.as_str()];
-            Call::new(&self.scripts.acquire, keys.into_iter())
+            ScriptCall::new(&self.scripts.acquire, keys.into_iter())
                 .arg(Attempt32::new(attempt))
                 .arg(millis(lease).to_string())
         } else {
-            Call::on(&self.scripts.acquire, &key)
+            ScriptCall::on(&self.scripts.acquire, &key)
                 .arg(self.script_args.holder(attempt, request.label()))
                 .arg(self.script_args.acquire(request.mode(), lease, inbox))
                 .arg(self.script_args.lasts(lease).to_string())
         };
-        let limit = self.limit(request);
         // Read before the first byte is sent (C7).
         let sent = request.now();
         let answer = match &self.acquires {
@@ -143,13 +149,13 @@ impl Store {
                 let reply = Self::read(request, sent, answer);
                 // Whatever was said to the second request, the first one may still come.
                 return if twice {
-                    reply.map(Reply::astray).map_err(Trouble::in_doubt)
+                    reply.map(AttemptOutcome::astray).map_err(Trouble::in_doubt)
                 } else {
                     reply
                 };
             }
             Some(link) => {
-                let held = |answer: &Answer| matches!(answer, Answer::Text(_));
+                let held = |answer: &RedisReply| matches!(answer, RedisReply::Text(_));
                 let (answer, replicas) = link.call_replicated(&call, limit, held).await?;
                 if held(&answer) && replicas < self.config.replicas {
                     return Err(Trouble::new(
@@ -166,36 +172,40 @@ impl Store {
         Self::read(request, sent, answer)
     }
 
-    fn read(request: &Request, sent: dlock_core::Moment, answer: Answer) -> Result<Reply, Trouble> {
+    fn read(
+        request: &Request,
+        sent: dlock_core::Moment,
+        answer: RedisReply,
+    ) -> Result<AttemptOutcome, Trouble> {
         match answer {
-            Answer::Text(token) => {
+            RedisReply::Text(token) => {
                 if token.is_empty() {
-                    return Ok(Reply::Held(Lease::new(request, sent)));
+                    return Ok(AttemptOutcome::Held(Lease::new(request, sent)));
                 }
                 match token.parse() {
-                    Ok(token) => Ok(Reply::Held(fence::lease(request, sent, token))),
+                    Ok(token) => Ok(AttemptOutcome::Held(fence::lease(request, sent, token))),
                     Err(_) => Err(unexpected_reply("a token that is no number")),
                 }
             }
-            Answer::Number(left) => Ok(Reply::Others {
+            RedisReply::Number(left) => Ok(AttemptOutcome::Others {
                 free_in: in_millis(left),
                 last: 0,
                 stray: false,
             }),
-            Answer::List(parts) => match parts.as_slice() {
-                [Answer::Number(left), Answer::Text(last)] => Ok(Reply::Others {
+            RedisReply::List(parts) => match parts.as_slice() {
+                [RedisReply::Number(left), RedisReply::Text(last)] => Ok(AttemptOutcome::Others {
                     free_in: in_millis(*left),
                     last: last
                         .parse()
                         .map_err(|_| unexpected_reply("a token that is no number"))?,
                     stray: false,
                 }),
-                [Answer::Text(what)] if what == "abandoned" => Err(Trouble::new(
+                [RedisReply::Text(what)] if what == "abandoned" => Err(Trouble::new(
                     ErrorKind::Store,
                     "this attempt was abandoned: make a new one",
                 )
                 .unsent()),
-                [Answer::Text(what), Answer::Text(used)] if what == "conflict" => {
+                [RedisReply::Text(what), RedisReply::Text(used)] if what == "conflict" => {
                     Err(Trouble::new(
                         ErrorKind::Conflict,
                         format!(
@@ -207,18 +217,18 @@ impl Store {
                 }
                 _ => Err(unexpected_reply("an unknown list")),
             },
-            Answer::Nothing => Err(unexpected_reply("nothing")),
+            RedisReply::Nothing => Err(unexpected_reply("nothing")),
         }
     }
 
     /// Removes whatever an attempt left; requests of it that come within `memory` ms are refused.
-    pub(crate) async fn undo(&self, request: &Request, memory: u64) -> Result<(), Trouble> {
+    pub(crate) async fn abandon(&self, request: &Request, memory: u64) -> Result<(), Trouble> {
         let key = self.keys.lock(request.name());
         let attempt = Attempt32::new(request.attempt());
         let call = if self.config.style == Style::Plain {
             let tombstone = self.tombstone(&key, request.attempt())?;
             let keys = [key.as_str(), tombstone.as_str()];
-            Call::new(&self.scripts.abandon, keys.into_iter()).arg(attempt)
+            ScriptCall::new(&self.scripts.abandon, keys.into_iter()).arg(attempt)
         } else {
             self.call(&self.scripts.abandon, &key, attempt)
         };
@@ -232,8 +242,8 @@ impl Store {
         script: &'a crate::script::Script,
         key: &str,
         attempt: impl AsRef<[u8]>,
-    ) -> Call<'a> {
-        Call::on(script, key)
+    ) -> ScriptCall<'a> {
+        ScriptCall::on(script, key)
             .arg(attempt)
             .arg(self.script_args.plain())
     }
@@ -243,12 +253,13 @@ impl Store {
             .map_err(|error| Trouble::new(ErrorKind::Invalid, error.message()).unsent())
     }
 
-    fn limit(&self, request: &Request) -> Duration {
+    /// How long an answer to this request may take.
+    pub(crate) fn limit(&self, request: &Request) -> Duration {
         self.config.answer_timeout.min(request.trip_timeout())
     }
 }
 
-impl Reply {
+impl AttemptOutcome {
     /// A request for it may still be under way.
     pub(crate) fn astray(self) -> Self {
         match self {
@@ -262,11 +273,11 @@ impl Reply {
     }
 }
 
-impl From<Reply> for Outcome {
-    fn from(reply: Reply) -> Self {
+impl From<AttemptOutcome> for Outcome {
+    fn from(reply: AttemptOutcome) -> Self {
         match reply {
-            Reply::Held(lease) => Self::Held(lease),
-            Reply::Others { free_in, .. } => Self::Busy(Busy {
+            AttemptOutcome::Held(lease) => Self::Held(lease),
+            AttemptOutcome::Others { free_in, .. } => Self::Busy(Busy {
                 retry_after: free_in,
             }),
         }

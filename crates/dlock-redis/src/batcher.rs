@@ -12,7 +12,7 @@
 //!     │ otherwise                                                                       ▲
 //!     ▼                                                                                 │ not so easy; the trip broke,
 //!   waiting ──────────────► in a trip of many ──► taken or freed                        │ was refused, or its runtime ended
-//!     │    an Alone ends,          │                                                    │
+//!     │    a lone one ends,        │                                                    │
 //!     │    a trip comes back,      └────────────────────────────────────────────────────┘
 //!     │    or LARGEST wait
 //!     └── its future is dropped: it is left out of the next trip
@@ -41,12 +41,12 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use self::known::Mark;
-pub(crate) use self::state::Said;
-use self::state::{AT_ONCE, BatchState, LARGEST, Wish};
+use self::known::KnownLock;
+pub(crate) use self::state::BatchOutcome;
+use self::state::{AT_ONCE, BatchItem, BatchState, LARGEST};
 use crate::acquire::unexpected_reply;
 use crate::config::Config;
-use crate::connect::{Answer, Call, Link};
+use crate::connect::{RedisLink, RedisReply, ScriptCall};
 use crate::error::Trouble;
 use crate::key::SIGNS;
 use crate::script::Script;
@@ -54,7 +54,7 @@ use crate::script_args::Attempt32;
 
 #[derive(Debug)]
 pub(crate) struct Batcher {
-    link: Arc<Link>,
+    link: Arc<RedisLink>,
     script: Script,
     limit: Duration,
     state: Mutex<BatchState>,
@@ -64,12 +64,12 @@ pub(crate) struct Batcher {
 #[derive(Debug)]
 pub(crate) enum Dispatch {
     /// At once, by itself. To be kept until the answer is there.
-    Alone(Alone),
-    Together(Place),
+    Alone(LoneRequest),
+    Together(BatchTicket),
 }
 
 impl Batcher {
-    pub(crate) fn new(link: Arc<Link>, config: &Config) -> Arc<Self> {
+    pub(crate) fn new(link: Arc<RedisLink>, config: &Config) -> Arc<Self> {
         Arc::new(Self {
             link,
             script: Script::many(),
@@ -84,31 +84,34 @@ impl Batcher {
     }
 
     /// Takes a lock, if it goes together with others: with the end of the lock's value and the time to live of its key.
-    pub(crate) fn take(
+    pub(crate) fn try_acquire(
         self: &Arc<Self>,
         wish: impl FnOnce() -> (String, Vec<u8>, u64),
     ) -> Dispatch {
         self.enter(|tell| {
             let (key, text, lasts) = wish();
-            Wish {
+            BatchItem {
                 key,
                 text,
                 lasts: Some(lasts),
-                mark: Mark::default(),
+                mark: KnownLock::default(),
                 tell,
             }
         })
     }
 
     /// Frees a lock, if it goes together with others.
-    pub(crate) fn free(self: &Arc<Self>, wish: impl FnOnce() -> (String, AttemptId)) -> Dispatch {
+    pub(crate) fn release(
+        self: &Arc<Self>,
+        wish: impl FnOnce() -> (String, AttemptId),
+    ) -> Dispatch {
         self.enter(|tell| {
             let (key, attempt) = wish();
-            Wish {
+            BatchItem {
                 key,
                 text: [b"-", Attempt32::new(attempt).as_ref()].concat(),
                 lasts: None,
-                mark: Mark::default(),
+                mark: KnownLock::default(),
                 tell,
             }
         })
@@ -116,7 +119,7 @@ impl Batcher {
 
     fn enter(
         self: &Arc<Self>,
-        wish: impl FnOnce(oneshot::Sender<Result<Said, Trouble>>) -> Wish,
+        wish: impl FnOnce(oneshot::Sender<Result<BatchOutcome, Trouble>>) -> BatchItem,
     ) -> Dispatch {
         let mut state = self.state();
         let full = state.under_way >= state.at_once();
@@ -127,7 +130,7 @@ impl Batcher {
         if !full || state.under_way == 0 {
             state.under_way += 1;
             state.moved = Some(Instant::now());
-            return Dispatch::Alone(Alone {
+            return Dispatch::Alone(LoneRequest {
                 batcher: self.clone(),
                 age: state.age,
             });
@@ -139,7 +142,7 @@ impl Batcher {
             state.under_way += 1;
             self.start(state);
         }
-        Dispatch::Together(Place {
+        Dispatch::Together(BatchTicket {
             told,
             usual: self.limit,
         })
@@ -149,7 +152,7 @@ impl Batcher {
     /// may be one that nobody drives in a moment.
     fn start(self: &Arc<Self>, mut state: MutexGuard<'_, BatchState>) {
         state.trips += 1;
-        let trip = Trip {
+        let trip = BatchTrip {
             batcher: self.clone(),
             age: state.age,
             ended: false,
@@ -162,7 +165,7 @@ impl Batcher {
     }
 
     /// Sends all of them in one trip, and tells each what it came to.
-    async fn send(&self, wishes: Vec<Wish>) {
+    async fn send(&self, wishes: Vec<BatchItem>) {
         let lasts = wishes.iter().find_map(|wish| wish.lasts).unwrap_or(1);
         let strange_ones = wishes.iter().filter(|wish| wish.is_strange());
         let sides: Vec<String> = strange_ones
@@ -170,7 +173,7 @@ impl Batcher {
             .collect();
         let mut keys: Vec<&str> = wishes.iter().map(|wish| wish.key.as_str()).collect();
         keys.extend(sides.iter().map(String::as_str));
-        let mut call = Call::new(&self.script, keys.into_iter()).arg(lasts.to_string());
+        let mut call = ScriptCall::new(&self.script, keys.into_iter()).arg(lasts.to_string());
         for wish in &wishes {
             call = if wish.is_strange() {
                 call.arg([b"+", wish.text.as_slice()].concat())
@@ -179,7 +182,7 @@ impl Batcher {
             };
         }
         let said = match self.link.call_once(&call, self.limit).await {
-            Ok(Answer::List(said)) if said.len() == wishes.len() => said,
+            Ok(RedisReply::List(said)) if said.len() == wishes.len() => said,
             Ok(_) => {
                 return tell_all(
                     wishes,
@@ -192,40 +195,40 @@ impl Batcher {
             }
             Err(trouble) => return tell_all(wishes, &trouble),
         };
-        let taken = |said: &Answer| matches!(said, Answer::Text(_));
+        let taken = |said: &RedisReply| matches!(said, RedisReply::Text(_));
         let both = wishes.iter().zip(&said);
         self.state()
             .note(both.filter_map(|(wish, said)| taken(said).then_some(wish.mark)));
         for (wish, said) in wishes.into_iter().zip(said) {
             let said = match said {
-                Answer::Number(0) => Ok(Said::NeedsFullScript),
-                Answer::Number(_) => Ok(Said::Freed),
-                Answer::Text(token) => match token.parse() {
-                    Ok(token) => Ok(Said::Taken(token)),
+                RedisReply::Number(0) => Ok(BatchOutcome::NeedsFullScript),
+                RedisReply::Number(_) => Ok(BatchOutcome::Freed),
+                RedisReply::Text(token) => match token.parse() {
+                    Ok(token) => Ok(BatchOutcome::Taken(token)),
                     Err(_) => Err(unexpected_reply("a token that is no number")),
                 },
                 _ => Err(unexpected_reply("to one of many in an unknown form")),
             };
-            // Who does not listen any more has abandoned the attempt, or lets the reaper free the hold.
+            // Whoever dropped its future has the attempt abandoned, or the hold released, by core in the background: this answer is not needed.
             let _ = wish.tell.send(said);
         }
     }
 }
 
-fn tell_all(wishes: Vec<Wish>, trouble: &Trouble) {
+fn tell_all(wishes: Vec<BatchItem>, trouble: &Trouble) {
     for wish in wishes {
         let _ = wish.tell.send(Err(trouble.clone()));
     }
 }
 
-/// A request under way by itself.
+/// A request under way by itself: to be kept until its answer is there. When it ends while others wait, they go in a trip of many.
 #[derive(Debug)]
-pub(crate) struct Alone {
+pub(crate) struct LoneRequest {
     batcher: Arc<Batcher>,
     age: u64,
 }
 
-impl Drop for Alone {
+impl Drop for LoneRequest {
     fn drop(&mut self) {
         let mut state = self.batcher.state();
         if state.age != self.age {
@@ -241,14 +244,14 @@ impl Drop for Alone {
     }
 }
 
-/// Goes as long as anybody waits.
-struct Trip {
+/// The task that sends trips of many, one after the other, as long as anybody waits.
+struct BatchTrip {
     batcher: Arc<Batcher>,
     age: u64,
     ended: bool,
 }
 
-impl Trip {
+impl BatchTrip {
     async fn run(mut self) {
         loop {
             let wishes = {
@@ -273,8 +276,8 @@ impl Trip {
     }
 }
 
-impl Drop for Trip {
-    /// Its runtime has ended. Those who wait elsewhere learn it, and go alone.
+impl Drop for BatchTrip {
+    /// The runtime that drove it has ended before the trip. Those who wait in other runtimes find their channel closed, and ask by themselves.
     fn drop(&mut self) {
         if self.ended {
             return;
@@ -304,18 +307,18 @@ async fn behind_the_others() {
     .await;
 }
 
-/// A place in a trip of many.
+/// What a request that goes with others waits on: the answer comes here.
 #[derive(Debug)]
-pub(crate) struct Place {
-    told: oneshot::Receiver<Result<Said, Trouble>>,
+pub(crate) struct BatchTicket {
+    told: oneshot::Receiver<Result<BatchOutcome, Trouble>>,
     /// How long the trip may take.
     usual: Duration,
 }
 
-impl Place {
-    /// The trip has a time-out of its own, and so has the one to wait for. This one is for somebody with less patience, and for a trip
-    /// that nobody drives.
-    pub(crate) async fn answer(self, limit: Duration) -> Result<Said, Trouble> {
+impl BatchTicket {
+    /// Waits for the answer. The trip that waits before ours and our own have a time-out each, and tell us of it; so with the usual limit this one
+    /// ends later than both, and only when nobody drives the runtime of the trip. A caller with a shorter limit gives up by that.
+    pub(crate) async fn answer(self, limit: Duration) -> Result<BatchOutcome, Trouble> {
         let limit = if limit < self.usual {
             limit
         } else {

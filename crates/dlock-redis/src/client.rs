@@ -10,7 +10,7 @@ use redis::aio::{ConnectionManager, MultiplexedConnection};
 use redis::cluster_async::ClusterConnection;
 use redis::{Cmd, FromRedisValue, Value};
 
-use crate::connect::{Connection, Link};
+use crate::connect::{Connection, RedisLink};
 use crate::error::Trouble;
 use crate::{Config, RedisBackend};
 
@@ -33,7 +33,7 @@ impl Config {
     pub async fn client(&self) -> Result<Client> {
         self.check()
             .map_err(|error| Self::URL.with_context(error))?;
-        let link = Link::new(Arc::new(self.clone()), None);
+        let link = RedisLink::new(Arc::new(self.clone()), None);
         link.connect()
             .await
             .map_err(|trouble| with_context(trouble).with_operation(Operation::Connect))?;
@@ -109,7 +109,7 @@ impl Config {
 /// Made by [`Config::client`]. A connection that broke is replaced for the next command; nothing is sent twice.
 #[derive(Debug)]
 pub struct Client {
-    link: Link,
+    link: RedisLink,
 }
 
 impl Client {

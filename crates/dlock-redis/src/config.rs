@@ -168,11 +168,12 @@ impl Config {
     }
 
     /// How long a waiter keeps its place without a sign of life, which it gives every quarter of it; and how long a waiter that
-    /// was given the lock may take to confirm. Default: 3 s. From 100 ms to 5 min.
+    /// was given the lock may take to confirm. Default: 3 s. From 500 ms to 5 min.
     ///
     /// Shorter skips a waiter sooner whose machine vanished (one whose process died is skipped at once, except in a cluster);
     /// longer costs the server less. Where a holder and the waiter before one die together, it takes up to a quarter of this, after
-    /// the lease, until somebody notices.
+    /// the lease, until somebody notices. A sign of life that is not answered within a quarter of this is given again, so that a connection
+    /// that is open at our side only does not cost the place.
     pub fn waiter_lease(mut self, lease: Duration) -> Self {
         self.waiter_lease = lease;
         self

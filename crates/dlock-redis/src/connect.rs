@@ -21,8 +21,8 @@ use redis::Value;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-pub(crate) use self::call::{Answer, Call, Connection, hash_of};
-use self::motion::What;
+pub(crate) use self::call::{Connection, RedisReply, ScriptCall, hash_of};
+use self::motion::Outgoing;
 use self::silence::Silence;
 use crate::config::Config;
 use crate::error::Trouble;
@@ -30,24 +30,24 @@ use crate::script::Script;
 use crate::wait::Inbox;
 
 /// The way to the store: one connection (or one for each node), replaced when it breaks or freezes.
-pub(crate) struct Link {
+pub(crate) struct RedisLink {
     config: Arc<Config>,
     /// Where grants arrive, with its channel; none for a connection that nobody waits on.
     inbox: Option<(Arc<Inbox>, String)>,
     /// The application's own connection, in place of one that is made here.
     given: Option<Connection>,
-    current: Connected<Current, Trouble>,
+    current: Connected<OpenConnection, Trouble>,
 }
 
 #[derive(Clone)]
-struct Current {
+struct OpenConnection {
     connection: Connection,
     /// The runtime whose task drives it: the connection is of no use once that stands still.
     home: Option<Handle>,
     silence: Arc<Silence>,
 }
 
-impl Link {
+impl RedisLink {
     pub(crate) fn new(config: Arc<Config>, inbox: Option<(Arc<Inbox>, String)>) -> Self {
         Self {
             config,
@@ -75,9 +75,9 @@ impl Link {
     /// have been done: then it was perhaps done twice.
     pub(crate) async fn call(
         &self,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         limit: Duration,
-    ) -> Result<(Answer, bool), Trouble> {
+    ) -> Result<(RedisReply, bool), Trouble> {
         match self.call_once(call, limit).await {
             Ok(answer) => Ok((answer, false)),
             Err(trouble) if trouble.may_go_again() => {
@@ -101,9 +101,9 @@ impl Link {
     /// asked on a new connection. For what may be done twice.
     pub(crate) async fn call_urgently(
         &self,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         limit: Duration,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<RedisReply, Trouble> {
         let number = self.number();
         let trouble = match self.call(call, limit).await {
             Ok((answer, _)) => return Ok(answer),
@@ -124,11 +124,11 @@ impl Link {
     /// One trip, whatever comes of it.
     pub(crate) async fn call_once(
         &self,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         limit: Duration,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<RedisReply, Trouble> {
         let mut current = self.connection().await?;
-        let what = What::Script(call);
+        let what = Outgoing::Script(call);
         let until = current.0.connection.until(limit);
         let trip = self.within(limit, &mut current, what).await;
         match (trip, until) {
@@ -143,17 +143,17 @@ impl Link {
     /// One trip, and then the proof that `replicas` replicas have received it, if it changed anything worth it.
     pub(crate) async fn call_replicated(
         &self,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         limit: Duration,
-        worth_it: impl Fn(&Answer) -> bool,
-    ) -> Result<(Answer, u32), Trouble> {
+        worth_it: impl Fn(&RedisReply) -> bool,
+    ) -> Result<(RedisReply, u32), Trouble> {
         // WAIT counts from the last write of its own connection, so it must be on the same one.
         let mut wait = redis::cmd("WAIT");
         let patience = self.config.replicas_timeout;
         wait.arg(self.config.replicas).arg(millis(patience));
         let mut current = self.connection().await?;
         let (answer, count) = if let Some(until) = current.0.connection.until(limit) {
-            let what = What::Counted(call, &wait);
+            let what = Outgoing::Counted(call, &wait);
             let both = match self.within(limit + patience, &mut current, what).await {
                 Err(trouble) if trouble.passing => self.in_motion(what, until, trouble).await?,
                 both => both?,
@@ -168,12 +168,14 @@ impl Link {
                 count.unwrap_or(Value::Nil).extract_error(),
             )
         } else {
-            let answer = self.within(limit, &mut current, What::Script(call)).await?;
-            let answer = Answer::from(answer);
+            let answer = self
+                .within(limit, &mut current, Outgoing::Script(call))
+                .await?;
+            let answer = RedisReply::from(answer);
             if !worth_it(&answer) {
                 return Ok((answer, 0));
             }
-            let what = What::Command(&wait);
+            let what = Outgoing::Command(&wait);
             match self.within(limit + patience, &mut current, what).await {
                 Ok(count) => (answer, Ok(count)),
                 // Whatever was said, the request before it was done.
@@ -197,7 +199,7 @@ impl Link {
         let mut current = self.connection().await?;
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(channel).arg("");
-        let what = What::At(None, &publish);
+        let what = Outgoing::At(None, &publish);
         let limit = self.config.answer_timeout;
         self.within(limit, &mut current, what).await.map(|_| ())
     }
@@ -232,7 +234,7 @@ impl Link {
         self.current.close();
     }
 
-    async fn connection(&self) -> Result<(Current, u64), Trouble> {
+    async fn connection(&self) -> Result<(OpenConnection, u64), Trouble> {
         match self.current.get() {
             Some(current) => Ok(current),
             // In a box, like everything rare: the future of every call is as large as its largest part.
@@ -240,10 +242,10 @@ impl Link {
         }
     }
 
-    async fn reconnect(&self) -> Result<(Current, u64), Trouble> {
+    async fn reconnect(&self) -> Result<(OpenConnection, u64), Trouble> {
         let make = async {
             let (connection, silence) = self.open().await.map_err(Trouble::unsent)?;
-            Ok(Current {
+            Ok(OpenConnection {
                 connection,
                 home: Handle::try_current().ok(),
                 silence: Arc::new(silence),
@@ -253,14 +255,14 @@ impl Link {
         self.current.get_or_make(limit, make).await
     }
 
-    /// Waits for an answer, and gives the connection up when it is dead or frozen.
+    /// PendingAnswer for an answer, and gives the connection up when it is dead or frozen.
     async fn within(
         &self,
         limit: Duration,
-        (current, number): &mut (Current, u64),
-        what: What<'_>,
+        (current, number): &mut (OpenConnection, u64),
+        what: Outgoing<'_>,
     ) -> Result<Value, Trouble> {
-        let mut waits = Waits {
+        let mut waits = PendingAnswer {
             link: self,
             silence: current.silence.clone(),
             number: *number,
@@ -289,15 +291,15 @@ impl Link {
 }
 
 /// A call that waits for its answer, and may be dropped before there is one.
-struct Waits<'a> {
-    link: &'a Link,
+struct PendingAnswer<'a> {
+    link: &'a RedisLink,
     silence: Arc<Silence>,
     number: u64,
     since: Instant,
     over: bool,
 }
 
-impl Drop for Waits<'_> {
+impl Drop for PendingAnswer<'_> {
     fn drop(&mut self) {
         if !self.over && self.silence.given_up(self.since) {
             self.link.current.give_up(self.number);
@@ -305,15 +307,15 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// What a node of a quorum must know: whether it is still talking to the same server.
-impl Link {
+/// Outgoing a node of a quorum must know: whether it is still talking to the same server.
+impl RedisLink {
     /// The number of the connection in use; a new connection has a higher one.
     pub(crate) fn number(&self) -> Option<u64> {
         self.current.look(|_, number| number)
     }
 
-    /// What the server says about itself, and the number of the connection on which it did.
-    pub(crate) async fn server_info(&self) -> Result<(u64, Answer), Trouble> {
+    /// Outgoing the server says about itself, and the number of the connection on which it did.
+    pub(crate) async fn server_info(&self) -> Result<(u64, RedisReply), Trouble> {
         let mut current = self.connection().await?;
         let mut ask = redis::cmd("INFO");
         ask.arg("server");
@@ -321,16 +323,16 @@ impl Link {
             .within(
                 self.config.answer_timeout,
                 &mut current,
-                What::At(None, &ask),
+                Outgoing::At(None, &ask),
             )
             .await?;
         Ok((current.1, info.into()))
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for RedisLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link")
+        f.debug_struct("RedisLink")
             .field("config", &self.config)
             .field("current", &self.current)
             .finish_non_exhaustive()

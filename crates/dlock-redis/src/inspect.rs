@@ -6,26 +6,26 @@ use dlock_core::{FencingToken, HolderInfo, LockInfo, Mode, Name, Result, WaiterI
 use futures::{StreamExt, stream};
 
 use crate::acquire::unexpected_reply;
-use crate::backend::Store;
-use crate::connect::{Answer, Call};
+use crate::connect::{RedisReply, ScriptCall};
+use crate::store::Store;
 
 /// How many locks `list` asks about at once.
 const AT_ONCE: usize = 64;
 
 impl Store {
-    pub(crate) async fn look(&self, name: &Name) -> Result<LockInfo> {
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<LockInfo> {
         let key = self.keys.lock(name);
-        let call = Call::on(&self.scripts.inspect, &key);
+        let call = ScriptCall::on(&self.scripts.inspect, &key);
         let answer = self.link.call(&call, self.config.answer_timeout).await?.0;
         read(name, answer).ok_or_else(|| unexpected_reply("to a look in an unknown form").into())
     }
 
     /// `SCAN` finds the keys, also of locks that nobody holds any more; each is then looked at.
-    pub(crate) async fn look_at_all(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+    pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let keys = self.link.scan(&self.keys.pattern(prefix)).await?;
         let mut looks: Vec<_> = Vec::with_capacity(keys.len());
         for key in &keys {
-            looks.extend(self.keys.name_of(key).map(|name| self.look_owned(name)));
+            looks.extend(self.keys.name_of(key).map(|name| self.inspect_owned(name)));
         }
         let mut looks = stream::iter(looks).buffer_unordered(AT_ONCE);
         let mut found = Vec::new();
@@ -36,12 +36,12 @@ impl Store {
         Ok(found)
     }
 
-    async fn look_owned(&self, name: Name) -> Result<LockInfo> {
-        self.look(&name).await
+    async fn inspect_owned(&self, name: Name) -> Result<LockInfo> {
+        self.inspect(&name).await
     }
 }
 
-fn read(name: &Name, answer: Answer) -> Option<LockInfo> {
+fn read(name: &Name, answer: RedisReply) -> Option<LockInfo> {
     let mut info = LockInfo::new(name.clone());
     let [holders, waiters] = list::<2>(answer)?;
     for holder in items(holders)? {
@@ -55,7 +55,7 @@ fn read(name: &Name, answer: Answer) -> Option<LockInfo> {
             known.since = UNIX_EPOCH.checked_add(Duration::from_micros(token));
         }
         known.expires_in = match left {
-            Answer::Number(left) => Some(Duration::from_millis(left.try_into().ok()?)),
+            RedisReply::Number(left) => Some(Duration::from_millis(left.try_into().ok()?)),
             _ => None,
         };
         info.holders.push(known);
@@ -69,20 +69,20 @@ fn read(name: &Name, answer: Answer) -> Option<LockInfo> {
     Some(info)
 }
 
-fn items(answer: Answer) -> Option<Vec<Answer>> {
+fn items(answer: RedisReply) -> Option<Vec<RedisReply>> {
     match answer {
-        Answer::List(items) => Some(items),
+        RedisReply::List(items) => Some(items),
         _ => None,
     }
 }
 
-fn list<const N: usize>(answer: Answer) -> Option<[Answer; N]> {
+fn list<const N: usize>(answer: RedisReply) -> Option<[RedisReply; N]> {
     items(answer)?.try_into().ok()
 }
 
-fn text(answer: Answer) -> Option<String> {
+fn text(answer: RedisReply) -> Option<String> {
     match answer {
-        Answer::Text(text) => Some(text),
+        RedisReply::Text(text) => Some(text),
         _ => None,
     }
 }

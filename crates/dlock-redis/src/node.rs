@@ -18,12 +18,12 @@ use dlock_core::{Error, ErrorKind, LockInfo, Mode, Name, Operation, Result};
 pub use self::life::Life;
 pub use self::place::NodePlace;
 use crate::acquire::{TOMBSTONE_TTL, unexpected_reply};
-use crate::backend::Store;
 use crate::config::{Config, Style, Topology, address};
-use crate::connect::{Answer, Call, millis};
+use crate::connect::{RedisReply, ScriptCall, millis};
 use crate::error::Trouble;
 use crate::script::Script;
 use crate::script_args::Attempt32;
+use crate::store::Store;
 
 /// The highest token that may be proposed: counters have 16 digits, and a server adds to them without loss up to 2^53.
 pub const HIGHEST_PROPOSAL: u64 = 8_000_000_000_000_000;
@@ -205,10 +205,10 @@ impl Node {
         wish: Wish<'_>,
         proposed: u64,
         inbox: &str,
-    ) -> Call<'a> {
+    ) -> ScriptCall<'a> {
         let store = &self.store;
         let key = store.keys.lock(wish.name);
-        Call::on(script, &key)
+        ScriptCall::on(script, &key)
             .arg(store.script_args.holder(wish.attempt, wish.label))
             .arg(store.script_args.acquire(wish.mode, wish.lease, inbox))
             .arg(store.script_args.lasts(wish.lease).to_string())
@@ -216,7 +216,7 @@ impl Node {
     }
 
     /// A call on the heap: whoever asks several nodes at once moves what it waits for from hand to hand, and this is large.
-    async fn trip(&self, call: &Call<'_>) -> Result<(Answer, bool), Trouble> {
+    async fn trip(&self, call: &ScriptCall<'_>) -> Result<(RedisReply, bool), Trouble> {
         let store = &self.store;
         Box::pin(store.link.call(call, store.config.answer_timeout)).await
     }
@@ -228,13 +228,13 @@ impl Node {
     /// When the server did not confirm.
     pub async fn raise(&self, name: &Name, attempt: AttemptId, token: u64) -> Result<Raised> {
         let key = self.store.keys.lock(name);
-        let call = Call::on(&self.raise, &key)
+        let call = ScriptCall::on(&self.raise, &key)
             .arg(Attempt32::new(attempt))
             .arg(digits(token));
         match self.trip(&call).await?.0 {
-            Answer::Number(1) => Ok(Raised::Yes),
-            Answer::Number(_) => Ok(Raised::Gone),
-            Answer::Text(counter) => match counter.parse() {
+            RedisReply::Number(1) => Ok(Raised::Yes),
+            RedisReply::Number(_) => Ok(Raised::Gone),
+            RedisReply::Text(counter) => match counter.parse() {
                 Ok(counter) => Ok(Raised::TooLow { counter }),
                 Err(_) => Err(unexpected_reply("a counter that is no number").into()),
             },
@@ -244,7 +244,7 @@ impl Node {
 
     /// Extends many leases in one trip, one answer for each.
     pub async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        self.store.extend(leases).await
+        self.store.renew(leases).await
     }
 
     /// Frees what the attempt has there; `false` when it held nothing. Whoever is next in the queue is given the lock, with `proposed` as in
@@ -272,7 +272,7 @@ impl Node {
             .arg(memory.to_string())
             .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
         match self.trip(&call).await? {
-            (Answer::Number(1), _) => Ok(true),
+            (RedisReply::Number(1), _) => Ok(true),
             (_, false) => Ok(false),
             // The first request may have freed it, and its answer was lost: nobody knows (C15).
             (_, true) if left != Leftover::Stray => Err(Trouble::new(
@@ -302,7 +302,7 @@ impl Node {
             .arg("0")
             .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
         match self.trip(&call).await?.0 {
-            Answer::Number(1) => Ok(()),
+            RedisReply::Number(1) => Ok(()),
             _ => Err(Error::new(
                 ErrorKind::Lost,
                 "the hold is gone, so there is nothing to downgrade",
@@ -316,7 +316,7 @@ impl Node {
     ///
     /// When the server cannot be asked.
     pub async fn inspect(&self, name: &Name) -> Result<LockInfo> {
-        self.store.look(name).await
+        self.store.inspect(name).await
     }
 
     /// All locks that are held there and whose name starts with `prefix`, sorted by name.
@@ -325,7 +325,7 @@ impl Node {
     ///
     /// When the server cannot be asked.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
-        self.store.look_at_all(prefix).await
+        self.store.list(prefix).await
     }
 
     /// Ends the connection; later calls are refused.
@@ -344,14 +344,14 @@ fn digits(token: u64) -> String {
     format!("{token:016}")
 }
 
-fn read_taken(answer: Answer) -> Result<Taken, Trouble> {
+fn read_taken(answer: RedisReply) -> Result<Taken, Trouble> {
     match answer {
-        Answer::Text(counter) => match counter.parse() {
+        RedisReply::Text(counter) => match counter.parse() {
             Ok(counter) => Ok(Taken::Held { counter }),
             Err(_) => Err(unexpected_reply("a counter that is no number")),
         },
-        Answer::List(parts) => match parts.as_slice() {
-            [Answer::Number(left), Answer::Text(counter)] => Ok(Taken::Others {
+        RedisReply::List(parts) => match parts.as_slice() {
+            [RedisReply::Number(left), RedisReply::Text(counter)] => Ok(Taken::Others {
                 free_in: u64::try_from(*left)
                     .ok()
                     .filter(|left| *left > 0)
@@ -360,7 +360,7 @@ fn read_taken(answer: Answer) -> Result<Taken, Trouble> {
                     .parse()
                     .map_err(|_| unexpected_reply("a counter that is no number"))?,
             }),
-            [Answer::Text(what)] if what == "abandoned" => Err(Trouble::new(
+            [RedisReply::Text(what)] if what == "abandoned" => Err(Trouble::new(
                 ErrorKind::Store,
                 "this attempt was undone there a moment ago, and is refused",
             )

@@ -7,17 +7,17 @@ use dlock_core::{ErrorKind, LossReason, Mode};
 use futures::future::join_all;
 
 use crate::acquire::unexpected_reply;
-use crate::backend::Store;
 use crate::config::Style;
-use crate::connect::{Answer, Call, millis};
+use crate::connect::{RedisReply, ScriptCall, millis};
 use crate::error::Trouble;
 use crate::key::HOLDERS;
 use crate::script_args::Attempt32;
+use crate::store::Store;
 
 impl Store {
-    pub(crate) async fn extend(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+    pub(crate) async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
         if !self.config.is_cluster() {
-            match self.extend_together(leases).await {
+            match self.renew_together(leases).await {
                 Ok(renewals) => return renewals,
                 // The server's word may be about one of them alone, which must not cost the others.
                 Err(trouble) if leases.len() > 1 && trouble.is_of_the_server() => {}
@@ -26,13 +26,13 @@ impl Store {
         }
         let each = leases.iter().map(|lease| async move {
             let alone = std::slice::from_ref(lease);
-            let renewal = self.extend_together(alone).await;
+            let renewal = self.renew_together(alone).await;
             renewal.unwrap_or_else(|trouble| failed(alone, &trouble))
         });
         join_all(each).await.into_iter().flatten().collect()
     }
 
-    async fn extend_together(&self, leases: &[Arc<Lease>]) -> Result<Vec<Renewal>, Trouble> {
+    async fn renew_together(&self, leases: &[Arc<Lease>]) -> Result<Vec<Renewal>, Trouble> {
         let plain = self.config.style == Style::Plain;
         let mut keys = Vec::with_capacity(leases.len());
         for lease in leases {
@@ -46,7 +46,7 @@ impl Store {
             keys.push(key);
             keys.extend(sides);
         }
-        let mut call = Call::new(&self.scripts.renew, keys.iter().map(String::as_str))
+        let mut call = ScriptCall::new(&self.scripts.renew, keys.iter().map(String::as_str))
             .arg(self.script_args.fence());
         for lease in leases {
             let attempt = Attempt32::new(lease.attempt());
@@ -64,14 +64,14 @@ impl Store {
         let half = shortest.unwrap_or(self.config.answer_timeout) / 2;
         let limit = self.config.answer_timeout.min(half);
         let answers = match self.link.call_urgently(&call, limit).await? {
-            Answer::List(answers) if answers.len() == leases.len() => answers,
+            RedisReply::List(answers) if answers.len() == leases.len() => answers,
             _ => return Err(unexpected_reply("to a renewal in an unknown form")),
         };
         let renewals = answers.into_iter().map(|answer| match answer {
-            Answer::Number(1) => Renewal::Extended,
-            Answer::Number(2) => Renewal::Lost(LossReason::Expired),
+            RedisReply::Number(1) => Renewal::Extended,
+            RedisReply::Number(2) => Renewal::Lost(LossReason::Expired),
             // The lease of this hold was asked for as an exclusive one, and the store has it as shared: a downgrade came in between.
-            Answer::Number(3) => Renewal::Failed(
+            RedisReply::Number(3) => Renewal::Failed(
                 Trouble::new(ErrorKind::Store, "the hold was downgraded meanwhile").into(),
             ),
             _ => Renewal::Lost(LossReason::Gone),

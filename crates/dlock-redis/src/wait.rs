@@ -10,11 +10,11 @@ use dlock_core::{ErrorKind, Moment, Result};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::acquire::{Begun, ReleaseHint, Reply, TOMBSTONE_TTL};
-use crate::backend::Store;
-use crate::batcher::Alone;
+use crate::acquire::{AttemptOutcome, FirstStep, ReleaseHint, TOMBSTONE_TTL};
+use crate::batcher::LoneRequest;
 use crate::connect::millis;
 use crate::fence;
+use crate::store::Store;
 use crate::wanted::Listening;
 
 /// Signs of life within one waiter lease.
@@ -23,30 +23,30 @@ const SIGNS: u32 = 4;
 /// Where messages for the waiters of one client arrive.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    waiting: Mutex<BTreeMap<AttemptId, Arc<Waiter>>>,
+    waiting: Mutex<BTreeMap<AttemptId, Arc<GrantSignal>>>,
     /// Holders that want to hear of others: see `wanted.rs`.
     pub(crate) listening: Listening,
 }
 
 #[derive(Debug, Default)]
-struct Waiter {
+struct GrantSignal {
     woken: Notify,
     /// The token of a grant that needs no confirmation; 0 when there is none.
     granted: AtomicU64,
 }
 
 impl Inbox {
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<AttemptId, Arc<Waiter>>> {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<AttemptId, Arc<GrantSignal>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn enter(self: &Arc<Self>, attempt: AttemptId) -> Place {
-        let waiter = Arc::<Waiter>::default();
-        self.locked().insert(attempt, waiter.clone());
-        Place {
+    pub(crate) fn enter(self: &Arc<Self>, attempt: AttemptId) -> InboxEntry {
+        let signal = Arc::<GrantSignal>::default();
+        self.locked().insert(attempt, signal.clone());
+        InboxEntry {
             inbox: self.clone(),
             attempt,
-            waiter,
+            signal,
         }
     }
 
@@ -80,25 +80,25 @@ impl Inbox {
 
 /// A waiter's place in the inbox; it leaves when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct InboxEntry {
     inbox: Arc<Inbox>,
     attempt: AttemptId,
-    waiter: Arc<Waiter>,
+    signal: Arc<GrantSignal>,
 }
 
-impl Place {
+impl InboxEntry {
     /// Resolves when a message has come, at once if one has come since the last time; or the connection broke, and it may be missed.
     pub(crate) async fn called(&self) {
-        self.waiter.woken.notified().await;
+        self.signal.woken.notified().await;
     }
 
     /// The token of the last grant that needs no confirmation; 0 when there was none.
     pub(crate) fn granted(&self) -> u64 {
-        self.waiter.granted.load(Ordering::Acquire)
+        self.signal.granted.load(Ordering::Acquire)
     }
 }
 
-impl Drop for Place {
+impl Drop for InboxEntry {
     fn drop(&mut self) {
         self.inbox.locked().remove(&self.attempt);
     }
@@ -106,55 +106,62 @@ impl Drop for Place {
 
 /// The last question that was answered "others hold it".
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct LastQuestion {
     sent: Moment,
     last_token: u64,
 }
 
 impl Store {
     /// Waits in the store's queue until the lock is ours or the deadline has passed.
-    pub(crate) async fn wait(&self, request: &Request) -> Result<Outcome> {
+    pub(crate) async fn acquire(&self, request: &Request) -> Result<Outcome> {
         match self.begin(request).await? {
-            Begun::Held(lease) => Ok(Outcome::Held(lease)),
-            // In a box: what goes together with others does not pay for the room.
-            Begun::Ask { alone, stray } => Box::pin(self.stand_in(request, alone, stray)).await,
+            FirstStep::Held(lease) => Ok(Outcome::Held(lease)),
+            // In a box, so that the future of an acquire that goes with others stays small.
+            FirstStep::Ask { alone, stray } => {
+                Box::pin(self.wait_in_queue(request, alone, stray)).await
+            }
         }
     }
 
-    async fn stand_in(
+    async fn wait_in_queue(
         &self,
         request: &Request,
-        mut alone: Option<Alone>,
+        mut alone: Option<LoneRequest>,
         mut stray: bool,
     ) -> Result<Outcome> {
-        let place = self.inbox.enter(request.attempt());
-        let mut asked: Option<Asked> = None;
+        let entry = self.inbox.enter(request.attempt());
+        let mut asked: Option<LastQuestion> = None;
         loop {
             let sent = request.now();
+            let limit = match asked {
+                Some(_) => self.limit(request).min(self.sign_limit()),
+                None => self.limit(request),
+            };
             let answer = match self.hear().await {
-                Ok(()) => self.ask(request, &self.channel).await,
+                Ok(()) => self.ask(request, &self.channel, limit).await,
                 Err(trouble) => Err(trouble),
             };
             drop(alone.take());
             let hint = match answer {
-                Ok(held @ Reply::Held(_)) => {
+                Ok(held @ AttemptOutcome::Held(_)) => {
                     let held = if stray { held.astray() } else { held };
                     return Ok(held.into());
                 }
-                Ok(Reply::Others {
+                Ok(AttemptOutcome::Others {
                     free_in,
                     last,
                     stray: sent_twice,
                 }) => {
                     stray |= sent_twice;
                     request.mark_contended();
-                    asked = Some(Asked {
+                    asked = Some(LastQuestion {
                         sent,
                         last_token: last,
                     });
                     free_in
                 }
-                // The place in the queue outlives a frozen connection that is replaced in time.
+                // The place in the queue outlives a frozen connection: the sign of life is given again at once, and after the second one
+                // without an answer on a new connection.
                 Err(trouble)
                     if trouble.kind() == ErrorKind::TimedOut
                         && asked
@@ -165,21 +172,31 @@ impl Store {
                         "no answer while waiting, asking again"
                     );
                     stray = true;
-                    None
+                    Some(Duration::ZERO)
+                }
+                // And it outlives the move of its slot in a cluster, as long as any other request would wait for that.
+                Err(trouble)
+                    if trouble.passing
+                        && self.config.is_cluster()
+                        && asked.is_some_and(|asked| {
+                            sent < asked.sent + self.config.answer_timeout
+                        }) =>
+                {
+                    Some(Duration::ZERO)
                 }
                 // What was answered or sent before has left a place in the queue, which may still be given the lock.
                 Err(trouble) if stray || asked.is_some() => return Err(trouble.in_doubt().into()),
                 Err(trouble) => return Err(trouble.into()),
             };
-            if let Some(held) = self.accept(request, &place, asked) {
+            if let Some(held) = self.accept(request, &entry, asked) {
                 let held = if stray { held.astray() } else { held };
                 return Ok(held.into());
             }
             let next = request.now() + self.next_look(hint);
             let deadline = request.deadline().unwrap_or(Moment::NEVER);
             tokio::select! {
-                () = place.called() => {
-                    if let Some(held) = self.accept(request, &place, asked) {
+                () = entry.called() => {
+                    if let Some(held) = self.accept(request, &entry, asked) {
                         let held = if stray { held.astray() } else { held };
                         return Ok(held.into());
                     }
@@ -195,17 +212,29 @@ impl Store {
 
     /// Takes a grant at its word, if that is safe without a further trip.
     ///
-    /// The grant was made after the last question was answered, since its token is higher than the one seen then; so the lease
-    /// counts from before that question was sent (C7). When that is long ago, it is better to ask and count anew. A hold that
-    /// replicas must have is never taken at its word.
-    fn accept(&self, request: &Request, place: &Place, asked: Option<Asked>) -> Option<Reply> {
+    /// The store has given us a whole lease, from the moment of the grant. When was that? The answer to our last question told the last token
+    /// then, and the grant has a higher one: so it came after that question was sent, and a lease that counts from there ends too early rather than
+    /// too late (C7). If the question is older than a quarter of the lease, little would be left: it is better to ask, and count from
+    /// that. A hold that replicas must have is never taken at its word.
+    fn accept(
+        &self,
+        request: &Request,
+        entry: &InboxEntry,
+        asked: Option<LastQuestion>,
+    ) -> Option<AttemptOutcome> {
         let asked = asked?;
-        let token = place.granted();
+        let token = entry.granted();
         let recent = request.now().since(asked.sent) <= request.lease() / 4;
         (token > asked.last_token && recent && self.acquires.is_none()).then(|| {
             let lease = fence::lease(request, asked.sent, token);
-            Reply::Held(lease.with_native(Arc::new(ReleaseHint::Contended)))
+            AttemptOutcome::Held(lease.with_native(Arc::new(ReleaseHint::Contended)))
         })
+    }
+
+    /// How long a sign of life waits for its answer. The place at the store lasts for `waiter_lease` after the last one that came there: one
+    /// is given after a quarter of that, two that are not answered take two quarters, and the last quarter is for one on a new connection.
+    fn sign_limit(&self) -> Duration {
+        self.config.waiter_lease / SIGNS
     }
 
     /// A sign of life is due; sooner when the lock's lease ends sooner and nobody else looks after it.
@@ -215,10 +244,10 @@ impl Store {
 
     /// The deadline has passed: gives the place up.
     async fn leave(&self, request: &Request, stray: bool) -> Result<Outcome> {
-        // When every request was answered, nothing can come later, and nothing need be remembered.
+        // A tombstone is for a request that is still under way. When every one was answered there is none.
         let memory = if stray { millis(TOMBSTONE_TTL) } else { 0 };
-        if self.undo(request, memory).await.is_err() {
-            // Core drops this future in a moment and abandons the attempt until the store confirms it.
+        if self.abandon(request, memory).await.is_err() {
+            // The deadline has passed, so core drops this future now, and calls `abandon` until the store confirms.
             std::future::pending::<()>().await;
         }
         Ok(Outcome::Busy(Busy::default()))
@@ -248,15 +277,15 @@ mod tests {
         inbox.deliver(second.to_string().as_bytes());
         inbox.deliver(b"not an attempt");
         inbox.deliver(format!("{first}x").as_bytes());
-        assert!(one.waiter.woken.notified().now_or_never().is_some());
-        assert_eq!(one.waiter.granted.load(Ordering::Relaxed), 0);
+        assert!(one.signal.woken.notified().now_or_never().is_some());
+        assert_eq!(one.signal.granted.load(Ordering::Relaxed), 0);
         inbox.deliver(AttemptId::new().to_string().as_bytes());
-        assert!(two.waiter.woken.notified().now_or_never().is_some());
+        assert!(two.signal.woken.notified().now_or_never().is_some());
         inbox.deliver(format!("{second}0000000000000042").as_bytes());
-        assert_eq!(two.waiter.granted.load(Ordering::Relaxed), 42);
-        assert!(one.waiter.woken.notified().now_or_never().is_none());
+        assert_eq!(two.signal.granted.load(Ordering::Relaxed), 42);
+        assert!(one.signal.woken.notified().now_or_never().is_none());
         inbox.wake_all();
-        assert!(one.waiter.woken.notified().now_or_never().is_some());
+        assert!(one.signal.woken.notified().now_or_never().is_some());
         drop((one, two));
         assert!(inbox.locked().is_empty());
     }

@@ -18,17 +18,17 @@ use dlock_core::backend::{AttemptId, Lease};
 use tokio::sync::Notify;
 
 use crate::acquire::unexpected_reply;
-use crate::backend::Store;
-use crate::connect::{Answer, Call, millis};
+use crate::connect::{RedisReply, ScriptCall, millis};
 use crate::error::Trouble;
 use crate::script_args::Attempt32;
+use crate::store::Store;
 
 /// The holds of a client that listen.
 #[derive(Debug, Default)]
-pub(crate) struct Listening(Mutex<BTreeMap<AttemptId, Listener>>);
+pub(crate) struct Listening(Mutex<BTreeMap<AttemptId, ListeningHold>>);
 
 #[derive(Debug)]
-struct Listener {
+struct ListeningHold {
     called: Arc<Notify>,
     lease: Lease,
     /// A guard and the background may listen at the same time.
@@ -36,19 +36,19 @@ struct Listener {
 }
 
 impl Listening {
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<AttemptId, Listener>> {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<AttemptId, ListeningHold>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, lease: &Lease) -> Ear<'_> {
+    fn enter(&self, lease: &Lease) -> ListenerEntry<'_> {
         let mut all = self.locked();
-        let listener = all.entry(lease.attempt()).or_insert_with(|| Listener {
+        let listener = all.entry(lease.attempt()).or_insert_with(|| ListeningHold {
             called: Arc::default(),
             lease: lease.clone(),
             times: 0,
         });
         listener.times += 1;
-        Ear {
+        ListenerEntry {
             listening: self,
             attempt: lease.attempt(),
             called: listener.called.clone(),
@@ -76,13 +76,13 @@ impl Listening {
 }
 
 /// One that listens; it ends when it is dropped.
-struct Ear<'a> {
+struct ListenerEntry<'a> {
     listening: &'a Listening,
     attempt: AttemptId,
     called: Arc<Notify>,
 }
 
-impl Drop for Ear<'_> {
+impl Drop for ListenerEntry<'_> {
     fn drop(&mut self) {
         let mut all = self.listening.locked();
         if let Some(listener) = all.get_mut(&self.attempt) {
@@ -123,7 +123,7 @@ impl Store {
     async fn listen(&self, name: &Name, lease: Option<&Lease>) -> Result<bool, Trouble> {
         self.hear().await?;
         let key = self.keys.lock(name);
-        let call = Call::on(&self.scripts.listen, &key).arg(&self.channel);
+        let call = ScriptCall::on(&self.scripts.listen, &key).arg(&self.channel);
         let call = match lease {
             Some(lease) => call
                 .arg(Attempt32::new(lease.attempt()))
@@ -131,7 +131,7 @@ impl Store {
             None => call.arg("").arg("1"),
         };
         match self.link.call(&call, self.config.answer_timeout).await?.0 {
-            Answer::Number(others) => Ok(others == 1),
+            RedisReply::Number(others) => Ok(others == 1),
             _ => Err(unexpected_reply(
                 "to a holder that listens in an unknown form",
             )),

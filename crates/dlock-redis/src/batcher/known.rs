@@ -10,7 +10,7 @@ const PLACES: usize = 4096;
 
 /// A table of fixed size: each place has room for the lock that came there last.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct KnownLocks {
     /// Made when the first lock is noted: most clients never have a crowd.
     places: Vec<Option<(u64, Instant)>>,
     hasher: RandomState,
@@ -19,12 +19,12 @@ pub(super) struct Known {
 
 /// What stands for a lock here.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Mark {
+pub(super) struct KnownLock {
     pub(super) hash: u64,
     pub(super) known: bool,
 }
 
-impl Known {
+impl KnownLocks {
     pub(super) fn new(memory: Duration) -> Self {
         Self {
             places: Vec::new(),
@@ -33,17 +33,17 @@ impl Known {
         }
     }
 
-    pub(super) fn look(&self, key: &str, now: Instant) -> Mark {
+    pub(super) fn look(&self, key: &str, now: Instant) -> KnownLock {
         let hash = self.hasher.hash_one(key);
         let known = matches!(
             self.places.get(place(hash)),
             Some(Some((noted, when)))
                 if *noted == hash && now.saturating_duration_since(*when) < self.memory
         );
-        Mark { hash, known }
+        KnownLock { hash, known }
     }
 
-    pub(super) fn note(&mut self, mark: Mark, now: Instant) {
+    pub(super) fn note(&mut self, mark: KnownLock, now: Instant) {
         if self.places.is_empty() {
             self.places = vec![None; PLACES];
         }
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_lock_is_known_for_a_while_after_it_was_taken() {
-        let mut known = Known::new(Duration::from_secs(300));
+        let mut known = KnownLocks::new(Duration::from_secs(300));
         let start = Instant::now();
         let mark = known.look("a", start);
         assert!(!mark.known);
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn where_counters_are_not_kept_no_lock_is_known() {
-        let mut known = Known::new(Duration::ZERO);
+        let mut known = KnownLocks::new(Duration::ZERO);
         let now = Instant::now();
         let mark = known.look("a", now);
         known.note(mark, now);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::known::{Known, Mark};
+use super::known::{KnownLock, KnownLocks};
 use crate::error::Trouble;
 
 /// Requests under way at a time, each alone; up to here nobody waits for another.
@@ -24,27 +24,27 @@ pub(super) struct BatchState {
     /// The trips of many among them.
     pub(super) trips: usize,
     /// Not empty only while something is under way: whoever ends takes it along, unless there are trips enough.
-    pub(super) waiting: VecDeque<Wish>,
+    pub(super) waiting: VecDeque<BatchItem>,
     /// When something began or ended last.
     pub(super) moved: Option<Instant>,
     /// Raised when what is under way is given up: a runtime that nobody drives any more has it, and may have it for ever.
     pub(super) age: u64,
-    known: Known,
+    known: KnownLocks,
 }
 
 /// One request that goes with others.
 #[derive(Debug)]
-pub(crate) struct Wish {
+pub(crate) struct BatchItem {
     pub(super) key: String,
     pub(super) text: Vec<u8>,
     /// For a lock to take: the time to live of its key.
     pub(super) lasts: Option<u64>,
     /// What is known of the lock, as far as it has been looked up.
-    pub(super) mark: Mark,
-    pub(super) tell: oneshot::Sender<Result<Said, Trouble>>,
+    pub(super) mark: KnownLock,
+    pub(super) tell: oneshot::Sender<Result<BatchOutcome, Trouble>>,
 }
 
-impl Wish {
+impl BatchItem {
     /// Whether it is to take a lock whose key may not exist, so that its other keys must be looked at.
     pub(super) fn is_strange(&self) -> bool {
         self.lasts.is_some() && !self.mark.known
@@ -53,7 +53,7 @@ impl Wish {
 
 /// What the server said to one of many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum BatchOutcome {
     Taken(u64),
     Freed,
     /// Nothing was done: it must go alone.
@@ -69,12 +69,12 @@ impl BatchState {
             waiting: VecDeque::new(),
             moved: None,
             age: 0,
-            known: Known::new(memory),
+            known: KnownLocks::new(memory),
         }
     }
 
     /// Locks that were taken just now.
-    pub(super) fn note(&mut self, marks: impl Iterator<Item = Mark>) {
+    pub(super) fn note(&mut self, marks: impl Iterator<Item = KnownLock>) {
         let now = Instant::now();
         for mark in marks {
             self.known.note(mark, now);
@@ -97,7 +97,7 @@ impl BatchState {
 
     /// What goes in the next trip: the first, and all that fit to it. A lock goes once in a trip, so that the script need not remember what it
     /// has changed; which of two requests for it goes first stays as it was.
-    pub(super) fn next(&mut self) -> Vec<Wish> {
+    pub(super) fn next(&mut self) -> Vec<BatchItem> {
         let mut waiting = std::mem::take(&mut self.waiting);
         let mut now = Vec::with_capacity(waiting.len().min(LARGEST));
         let mut later = VecDeque::new();
@@ -140,13 +140,16 @@ mod tests {
         BatchState::new(Duration::from_secs(300))
     }
 
-    fn wish(key: &str, lasts: Option<u64>) -> (Wish, oneshot::Receiver<Result<Said, Trouble>>) {
+    fn wish(
+        key: &str,
+        lasts: Option<u64>,
+    ) -> (BatchItem, oneshot::Receiver<Result<BatchOutcome, Trouble>>) {
         let (tell, told) = oneshot::channel();
-        let wish = Wish {
+        let wish = BatchItem {
             key: key.to_owned(),
             text: Vec::new(),
             lasts,
-            mark: Mark::default(),
+            mark: KnownLock::default(),
             tell,
         };
         (wish, told)
@@ -170,7 +173,8 @@ mod tests {
                 listeners.push(told);
             }
         }
-        let keys = |wishes: Vec<Wish>| wishes.into_iter().map(|wish| wish.key).collect::<Vec<_>>();
+        let keys =
+            |wishes: Vec<BatchItem>| wishes.into_iter().map(|wish| wish.key).collect::<Vec<_>>();
         assert_eq!(keys(desk.next()), ["a", "b", "d", "e"]);
         assert_eq!(keys(desk.next()), ["c"]);
         assert!(desk.next().is_empty());

@@ -33,7 +33,7 @@ impl Config {
         let hour = 60 * minute;
         within("connect_timeout", self.connect_timeout, TIMEOUTS)?;
         within("answer_timeout", self.answer_timeout, TIMEOUTS)?;
-        within("waiter_lease", self.waiter_lease, ms(100)..=5 * minute)?;
+        within("waiter_lease", self.waiter_lease, ms(500)..=5 * minute)?;
         within("fence_ttl", self.fence_ttl, second..=366 * 24 * hour)?;
         within("replicas_timeout", self.replicas_timeout, TIMEOUTS)?;
         if let Some(time) = self.keepalive {

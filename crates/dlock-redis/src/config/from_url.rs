@@ -160,7 +160,7 @@ const OWN_KEYS: &[UrlKey] = &[
     UrlKey::new("style", "`fair`, `barging`, `plain`", "`fair`", "how locks are kept: first come, first served; whoever asks first; or `SET NX PX` as other programs do"),
     UrlKey::connect_timeout("2s"),
     UrlKey::answer_timeout("2s"),
-    UrlKey::new("waiter_lease", "a duration from 100ms to 5m", "3s", "how long a waiter keeps its place without a sign of life"),
+    UrlKey::new("waiter_lease", "a duration from 500ms to 5m", "3s", "how long a waiter keeps its place without a sign of life"),
     UrlKey::new("fence_ttl", "a duration from 1s to a year", "10m", "how long the fence counter of a lock that nobody uses is kept"),
     UrlKey::new("replicas", "a number", "0", "how many replicas must have confirmed a hold before it counts"),
     UrlKey::new("replicas_timeout", "a duration from 1ms to 10m", "1s", "how long that may take"),

@@ -10,12 +10,12 @@ use crate::script::Script;
 
 /// One request: a script with its keys and arguments.
 #[derive(Debug)]
-pub(crate) struct Call<'a> {
+pub(crate) struct ScriptCall<'a> {
     script: &'a Script,
     cmd: Cmd,
 }
 
-impl<'a> Call<'a> {
+impl<'a> ScriptCall<'a> {
     pub(crate) fn new<'k>(
         script: &'a Script,
         keys: impl ExactSizeIterator<Item = &'k str>,
@@ -82,14 +82,14 @@ pub(crate) fn hash_of(source: &str) -> String {
 
 /// What a server says.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum RedisReply {
     Text(String),
     Number(i64),
-    List(Vec<Answer>),
+    List(Vec<RedisReply>),
     Nothing,
 }
 
-impl From<Value> for Answer {
+impl From<Value> for RedisReply {
     fn from(value: Value) -> Self {
         match value {
             Value::Int(number) => Self::Number(number),
@@ -168,7 +168,7 @@ impl Connection {
         }
     }
 
-    pub(super) async fn run(&mut self, call: &Call<'_>) -> Result<Value, RedisError> {
+    pub(super) async fn run(&mut self, call: &ScriptCall<'_>) -> Result<Value, RedisError> {
         match self.send(&call.cmd).await {
             Err(error) if error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript) => {
                 tracing::debug!(

@@ -1,4 +1,4 @@
-//! What is sent, and the way to whoever is responsible for it while a cluster moves its keys from node to node.
+//! Outgoing is sent, and the way to whoever is responsible for it while a cluster moves its keys from node to node.
 //!
 //! The client crate would follow a cluster's directions by itself, but it sends a request again also when a connection broke, and does not tell.
 //! So it is told to send everything once, and what comes after is decided here: only a request that was answered with "not here" or "not now"
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use redis::cluster_routing::{Route, SingleNodeRoutingInfo, SlotAddr};
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
-use super::Link;
-use super::call::{Call, Connection};
+use super::RedisLink;
+use super::call::{Connection, ScriptCall};
 use super::silence::slot_of;
 use crate::error::Trouble;
 
@@ -22,17 +22,17 @@ const MOST_DIRECTIONS: u32 = 4;
 
 /// One thing to send.
 #[derive(Clone, Copy)]
-pub(super) enum What<'a> {
-    Script(&'a Call<'a>),
+pub(super) enum Outgoing<'a> {
+    Script(&'a ScriptCall<'a>),
     /// To whoever is responsible for its key.
     Command(&'a Cmd),
     /// The same, and in a cluster behind it, on the same connection, a command that counts what that connection has written.
-    Counted(&'a Call<'a>, &'a Cmd),
+    Counted(&'a ScriptCall<'a>, &'a Cmd),
     /// To a node of a cluster, or to any.
     At(Option<&'a (String, u16)>, &'a Cmd),
 }
 
-impl What<'_> {
+impl Outgoing<'_> {
     /// The key that decides which node of a cluster gets it, if it is one of ours.
     pub(super) fn key(&self) -> Option<&[u8]> {
         match self {
@@ -42,11 +42,11 @@ impl What<'_> {
     }
 }
 
-impl Link {
+impl RedisLink {
     /// Sends again what a cluster has refused for now, until the time is over.
     pub(super) async fn in_motion(
         &self,
-        what: What<'_>,
+        what: Outgoing<'_>,
         until: Instant,
         mut refused: Trouble,
     ) -> Result<Value, Trouble> {
@@ -80,18 +80,22 @@ impl Connection {
     }
 
     /// Sends it once. The node that a slot is being moved to takes a request only with the word that we were sent there.
-    pub(super) async fn go(&mut self, what: What<'_>) -> Result<Value, RedisError> {
+    pub(super) async fn go(&mut self, what: Outgoing<'_>) -> Result<Value, RedisError> {
         match what {
-            What::Script(call) => self.run(call).await,
-            What::Counted(call, count) => Box::pin(self.run_counted(call, count)).await,
-            What::Command(cmd) => self.send(cmd).await,
-            What::At(node, cmd) => Box::pin(self.send_to(node, cmd.clone())).await,
+            Outgoing::Script(call) => self.run(call).await,
+            Outgoing::Counted(call, count) => Box::pin(self.run_counted(call, count)).await,
+            Outgoing::Command(cmd) => self.send(cmd).await,
+            Outgoing::At(node, cmd) => Box::pin(self.send_to(node, cmd.clone())).await,
         }
     }
 
     /// Runs a script and then `count`, one behind the other on the connection to one node: what comes on another one would count nothing,
     /// and `WAIT` would call that confirmed. The answers are two in a list.
-    async fn run_counted(&mut self, call: &Call<'_>, count: &Cmd) -> Result<Value, RedisError> {
+    async fn run_counted(
+        &mut self,
+        call: &ScriptCall<'_>,
+        count: &Cmd,
+    ) -> Result<Value, RedisError> {
         let Self::Cluster(connection) = self else {
             return Err(RedisError::from((ErrorKind::Client, "not a cluster")));
         };

@@ -13,8 +13,8 @@ use redis::{
 };
 use tokio::time::timeout;
 
-use super::Link;
-use super::call::{Answer, Connection};
+use super::RedisLink;
+use super::call::{Connection, RedisReply};
 use super::silence::Silence;
 #[cfg(feature = "tls")]
 use super::tls::certificates;
@@ -23,7 +23,7 @@ use crate::error::Trouble;
 
 const OLDEST: (u32, u32) = (6, 0);
 
-impl Link {
+impl RedisLink {
     pub(super) async fn open(&self) -> Result<(Connection, Silence), Trouble> {
         let config = &self.config;
         let mut connection = match (&self.given, &config.topology) {
@@ -86,7 +86,7 @@ impl Link {
             let trouble = trouble.about(&format!("sentinel {}", sentinel.with_port(26379)));
             tracing::debug!(error = trouble.message(), "this sentinel did not help");
             worst = Some(match worst {
-                // What somebody said is worth more than silence.
+                // Outgoing somebody said is worth more than silence.
                 Some(other) if is_silence(&trouble) && !is_silence(&other) => other,
                 _ => trouble,
             });
@@ -105,14 +105,14 @@ impl Link {
             .await?;
         let mut ask = redis::cmd("SENTINEL");
         ask.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
-        let found = Answer::from(
+        let found = RedisReply::from(
             connection
                 .send_packed_command(&ask)
                 .await?
                 .extract_error()?,
         );
-        if let Answer::List(parts) = found
-            && let [Answer::Text(host), Answer::Text(port)] = parts.as_slice()
+        if let RedisReply::List(parts) = found
+            && let [RedisReply::Text(host), RedisReply::Text(port)] = parts.as_slice()
             && let Ok(port) = port.parse()
         {
             return Ok((host.clone(), port));
@@ -133,7 +133,7 @@ impl Link {
             })
             .collect();
         let (user, password) = config.login.now().await?;
-        // What waits for replicas may take so much longer.
+        // Outgoing waits for replicas may take so much longer.
         let patience = match config.replicas {
             0 => config.answer_timeout,
             _ => config.answer_timeout + config.replicas_timeout,
@@ -163,7 +163,7 @@ impl Link {
         Ok(Connection::Cluster(connection))
     }
 
-    /// What to do with messages: they go straight to the waiter, without a task in between.
+    /// Outgoing to do with messages: they go straight to the waiter, without a task in between.
     fn pushes(
         &self,
     ) -> impl Fn(PushInfo) -> Result<(), std::convert::Infallible> + Send + Sync + 'static {
@@ -189,7 +189,7 @@ impl Link {
 /// Checks that this is a Redis we can work with. `HELLO` needs no permission, unlike `INFO`.
 async fn greet(connection: &mut Connection, config: &Config) -> Result<(), Trouble> {
     let about = connection.send_to(None, redis::cmd("HELLO")).await?;
-    let Answer::List(about) = Answer::from(about) else {
+    let RedisReply::List(about) = RedisReply::from(about) else {
         return Err(Trouble::new(
             ErrorKind::Store,
             "the server does not introduce itself as a Redis",
@@ -198,7 +198,7 @@ async fn greet(connection: &mut Connection, config: &Config) -> Result<(), Troub
     };
     let field = |name: &str| {
         about.chunks_exact(2).find_map(|pair| match pair {
-            [Answer::Text(key), Answer::Text(value)] if key == name => Some(value.as_str()),
+            [RedisReply::Text(key), RedisReply::Text(value)] if key == name => Some(value.as_str()),
             _ => None,
         })
     };

@@ -2,14 +2,14 @@
 
 use redis::{Cmd, Value};
 
-use super::Link;
-use super::motion::What;
+use super::RedisLink;
+use super::motion::Outgoing;
 use crate::error::Trouble;
 
-impl Link {
+impl RedisLink {
     pub(crate) async fn query(&self, cmd: &Cmd) -> Result<Value, Trouble> {
         let mut current = self.connection().await?;
-        let (what, limit) = (What::Command(cmd), self.config.answer_timeout);
+        let (what, limit) = (Outgoing::Command(cmd), self.config.answer_timeout);
         let until = current.0.connection.until(limit);
         let trip = self.within(limit, &mut current, what).await;
         match (trip, until) {
@@ -28,7 +28,7 @@ impl Link {
         let mut current = self.connection().await?;
         let mut answers = Vec::new();
         for node in self.masters(&mut current).await? {
-            let what = What::At(node.as_ref(), cmd);
+            let what = Outgoing::At(node.as_ref(), cmd);
             let limit = self.config.answer_timeout;
             let answer = self.within(limit, &mut current, what).await?;
             let place = node.map(|(host, port)| format!("{host}:{port}"));

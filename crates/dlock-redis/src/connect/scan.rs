@@ -1,8 +1,8 @@
 //! Which keys there are, at every master.
 
-use super::call::{Answer, Connection};
-use super::motion::What;
-use super::{Current, Link, silence};
+use super::call::{Connection, RedisReply};
+use super::motion::Outgoing;
+use super::{OpenConnection, RedisLink, silence};
 use crate::error::Trouble;
 
 /// How many keys one `SCAN` looks at. More where they are not ours, so that millions of others cost fewer trips; the most takes the server
@@ -10,7 +10,7 @@ use crate::error::Trouble;
 const SCAN_COUNT: u32 = 500;
 const SCAN_MOST: u32 = 16_000;
 
-impl Link {
+impl RedisLink {
     /// All keys that fit a pattern, from every master. Each trip has the time of one answer, however many there are.
     pub(crate) async fn scan(&self, pattern: &str) -> Result<Vec<String>, Trouble> {
         let mut current = self.connection().await?;
@@ -31,14 +31,14 @@ impl Link {
                     .within(
                         self.config.answer_timeout,
                         &mut current,
-                        What::At(node.as_ref(), &scan),
+                        Outgoing::At(node.as_ref(), &scan),
                     )
                     .await?;
-                let Answer::List(parts) = Answer::from(found) else {
+                let RedisReply::List(parts) = RedisReply::from(found) else {
                     break;
                 };
                 let mut parts = parts.into_iter();
-                let (Some(Answer::Text(next)), Some(Answer::List(some))) =
+                let (Some(RedisReply::Text(next)), Some(RedisReply::List(some))) =
                     (parts.next(), parts.next())
                 else {
                     break;
@@ -49,7 +49,7 @@ impl Link {
                     SCAN_COUNT
                 };
                 keys.extend(some.into_iter().filter_map(|key| match key {
-                    Answer::Text(key) => Some(key),
+                    RedisReply::Text(key) => Some(key),
                     _ => None,
                 }));
                 if next == "0" {
@@ -66,7 +66,7 @@ impl Link {
     /// Where each master of a cluster is; `None` for the one server there is.
     pub(super) async fn masters(
         &self,
-        current: &mut (Current, u64),
+        current: &mut (OpenConnection, u64),
     ) -> Result<Vec<Option<(String, u16)>>, Trouble> {
         if !matches!(current.0.connection, Connection::Cluster(_)) {
             return Ok(vec![None]);
@@ -74,7 +74,11 @@ impl Link {
         let mut ask = redis::cmd("CLUSTER");
         ask.arg("SLOTS");
         let slots = self
-            .within(self.config.answer_timeout, current, What::At(None, &ask))
+            .within(
+                self.config.answer_timeout,
+                current,
+                Outgoing::At(None, &ask),
+            )
             .await?;
         Ok(silence::masters(&slots.into())
             .into_iter()

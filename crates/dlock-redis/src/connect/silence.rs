@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::call::Answer;
-use super::motion::What;
+use super::call::RedisReply;
+use super::motion::Outgoing;
 
 /// After so many answers in a row that did not come, a connection counts as frozen: the client never replaces it by itself.
 const FROZEN_AFTER: u32 = 2;
@@ -35,7 +35,7 @@ impl Silence {
     }
 
     /// By the answer to `CLUSTER SLOTS`. Where the slots are moved later, what counts for one node may count for another.
-    pub(super) fn of_cluster(slots: &Answer) -> Self {
+    pub(super) fn of_cluster(slots: &RedisReply) -> Self {
         let masters = masters(slots);
         let place = |master| masters.iter().position(|known| *known == master);
         let mut ranges: Vec<(u16, usize)> = ranges(slots)
@@ -51,7 +51,7 @@ impl Silence {
         }
     }
 
-    fn counter(&self, what: What<'_>) -> Option<&AtomicU32> {
+    fn counter(&self, what: Outgoing<'_>) -> Option<&AtomicU32> {
         if self.ranges.is_empty() {
             return self.unanswered.first();
         }
@@ -67,7 +67,7 @@ impl Silence {
     }
 
     /// An answer has come.
-    pub(super) fn ended(&self, what: What<'_>) {
+    pub(super) fn ended(&self, what: Outgoing<'_>) {
         if self.is_given_up.load(Ordering::Relaxed) {
             self.is_given_up.store(false, Ordering::Relaxed);
             *self.since() = None;
@@ -95,14 +95,14 @@ impl Silence {
     }
 
     /// An answer did not come. Whether the connection counts as frozen now.
-    pub(super) fn goes_on(&self, what: What<'_>) -> bool {
+    pub(super) fn goes_on(&self, what: Outgoing<'_>) -> bool {
         let counter = self.counter(what);
         counter.is_some_and(|counter| counter.fetch_add(1, Ordering::Relaxed) + 1 >= FROZEN_AFTER)
     }
 }
 
 /// The masters in the answer to `CLUSTER SLOTS`.
-pub(super) fn masters(slots: &Answer) -> Vec<(String, u16)> {
+pub(super) fn masters(slots: &RedisReply) -> Vec<(String, u16)> {
     let mut found: Vec<_> = ranges(slots).map(|(_, master)| master).collect();
     found.sort_unstable();
     found.dedup();
@@ -110,15 +110,15 @@ pub(super) fn masters(slots: &Answer) -> Vec<(String, u16)> {
 }
 
 /// The last slot of each range and where its master is.
-fn ranges(slots: &Answer) -> impl Iterator<Item = (u16, (String, u16))> {
+fn ranges(slots: &RedisReply) -> impl Iterator<Item = (u16, (String, u16))> {
     let ranges = match slots {
-        Answer::List(ranges) => ranges.as_slice(),
+        RedisReply::List(ranges) => ranges.as_slice(),
         _ => &[],
     };
     ranges.iter().filter_map(|range| match range {
-        Answer::List(range) => match range.as_slice() {
-            [_, Answer::Number(last), Answer::List(node), ..] => match node.as_slice() {
-                [Answer::Text(host), Answer::Number(port), ..] => Some((
+        RedisReply::List(range) => match range.as_slice() {
+            [_, RedisReply::Number(last), RedisReply::List(node), ..] => match node.as_slice() {
+                [RedisReply::Text(host), RedisReply::Number(port), ..] => Some((
                     u16::try_from(*last).ok()?,
                     (host.clone(), u16::try_from(*port).ok()?),
                 )),
@@ -157,7 +157,7 @@ pub(super) fn slot_of(key: &[u8]) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connect::Call;
+    use crate::connect::ScriptCall;
     use crate::script::Script;
 
     #[test]
@@ -176,21 +176,24 @@ mod tests {
     #[test]
     fn answers_of_one_node_do_not_hide_the_silence_of_another() {
         let range = |first: i64, last: i64, port: i64| {
-            Answer::List(vec![
-                Answer::Number(first),
-                Answer::Number(last),
-                Answer::List(vec![
-                    Answer::Text("127.0.0.1".to_owned()),
-                    Answer::Number(port),
+            RedisReply::List(vec![
+                RedisReply::Number(first),
+                RedisReply::Number(last),
+                RedisReply::List(vec![
+                    RedisReply::Text("127.0.0.1".to_owned()),
+                    RedisReply::Number(port),
                 ]),
             ])
         };
-        let slots = Answer::List(vec![range(0, 8000, 1), range(8001, 16383, 2)]);
+        let slots = RedisReply::List(vec![range(0, 8000, 1), range(8001, 16383, 2)]);
         let silence = Silence::of_cluster(&slots);
         let script = Script::many();
-        let (low, high) = (Call::on(&script, "p:{b}"), Call::on(&script, "p:{foo}"));
+        let (low, high) = (
+            ScriptCall::on(&script, "p:{b}"),
+            ScriptCall::on(&script, "p:{foo}"),
+        );
         assert!(slot_of(b"b") <= 8000 && slot_of(b"foo") > 8000);
-        let (low, high) = (What::Script(&low), What::Script(&high));
+        let (low, high) = (Outgoing::Script(&low), Outgoing::Script(&high));
         assert!(!silence.goes_on(low));
         silence.ended(high);
         assert!(silence.goes_on(low), "twice at the same node");

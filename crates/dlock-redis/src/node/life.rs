@@ -7,7 +7,7 @@ use dlock_core::{Error, Result};
 
 use super::Node;
 use crate::acquire::unexpected_reply;
-use crate::connect::Answer;
+use crate::connect::RedisReply;
 
 /// One life of a server process, as seen on one connection.
 #[derive(Debug, Clone)]
@@ -73,8 +73,8 @@ impl Node {
     }
 }
 
-fn read_life(connection: u64, info: &Answer) -> Option<Life> {
-    let Answer::Text(info) = info else {
+fn read_life(connection: u64, info: &RedisReply) -> Option<Life> {
+    let RedisReply::Text(info) = info else {
         return None;
     };
     let field = |name: &str| {
@@ -105,14 +105,14 @@ mod tests {
 
     #[test]
     fn the_age_of_a_server_is_read() {
-        let info = Answer::Text("# Server\r\nrun_id:abc\r\nuptime_in_seconds:7\r\n".to_owned());
+        let info = RedisReply::Text("# Server\r\nrun_id:abc\r\nuptime_in_seconds:7\r\n".to_owned());
         let life = read_life(1, &info).expect("both fields");
         assert_eq!(life.run_id(), "abc");
         assert!(life.age() >= Duration::from_secs(6) && life.age() < Duration::from_secs(7));
-        let info = Answer::Text("run_id:abc\r\nuptime_in_seconds:-3600\r\n".to_owned());
+        let info = RedisReply::Text("run_id:abc\r\nuptime_in_seconds:-3600\r\n".to_owned());
         let life = read_life(1, &info).expect("a clock that was set back");
         assert!(life.age() < Duration::from_secs(7));
-        assert!(read_life(1, &Answer::Text("run_id:abc".to_owned())).is_none());
-        assert!(read_life(1, &Answer::Nothing).is_none());
+        assert!(read_life(1, &RedisReply::Text("run_id:abc".to_owned())).is_none());
+        assert!(read_life(1, &RedisReply::Nothing).is_none());
     }
 }

@@ -6,11 +6,11 @@ use dlock_core::backend::{AttemptId, Lease};
 use dlock_core::{Name, Result};
 
 use super::{Node, Taken, Wish, read_taken};
-use crate::wait::{Place, next_look};
+use crate::wait::{InboxEntry, next_look};
 
 /// Where the messages of one server for one waiter arrive. It must be there before the first question, and takes no more of them when it is dropped.
 #[derive(Debug)]
-pub struct NodePlace(Place);
+pub struct NodePlace(InboxEntry);
 
 impl NodePlace {
     /// Resolves when the server has called the waiter, or the connection broke and a call may be missed.

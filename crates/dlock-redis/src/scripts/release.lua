@@ -36,9 +36,34 @@ if v and sub(v, MARK, OWNER_END) == '-' .. ARGV[1] then
   end
   return left > 0 and 1 or 0
 end
+-- What ZPOPMIN has taken out of the queue, if it was asked, and who has got nothing yet.
+local popped
+local patience, fence = string.match(ARGV[2], '^F%-%- (%d+) (%d+)$')
+if patience and v and sub(v, OWNER, OWNER_END) == ARGV[1] and string.find(v, '^[*+]', MARK) then
+  -- The usual hand-over: the first who waits wants it alone, listens, and has given a sign of life a moment ago, so it gets its whole lease. It
+  -- leaves the queue in any case, alive or not: that is the first write, which is not refused without memory. All else is for lock.lua.
+  popped = redis.call('ZPOPMIN', KEYS[2])
+  local head = popped[1]
+  local said = head and head ~= ARGV[1] and redis.call('HGET', KEYS[3], head)
+  local till, lease, inbox, label = string.match(said or '', '^(%d+)X (%d+) (%S+) (.*)$')
+  if till then
+    local t = redis.call('TIME')
+    local heard = redis.pcall('PUBSUB', 'NUMSUB', inbox)
+    if (till - t[1] * 1000 - math.floor(t[2] / 1000)) * 3 >= patience * 2 and not heard.err and heard[2] > 0 then
+      local left = redis.call('PTTL', KEYS[1]) - sub(v, FENCE, FENCE_END)
+      local token, last = t[1] .. sub('00000' .. t[2], -6), sub(v, 1, TOKEN_END)
+      if token - last < TURNS then token = string.format('%016.0f', last + TURNS) end
+      redis.call('HDEL', KEYS[3], head)
+      redis.call('SET', KEYS[1], token .. sub(v, MARK, MARK) .. head .. fence .. label, 'PX', lease + fence)
+      -- Told last, when everything is written. A message that cannot be sent takes nothing back.
+      redis.pcall('PUBLISH', inbox, head .. token)
+      return left > 0 and 1 or 0
+    end
+  end
+end
 
--- What the scripts that change a lock share. It stands in the middle of each: before it `v` is the value of the lock's key,
--- after it the state is in locals. `settle` gives the lock to those whose turn it is, and `finish` ends the script.
+-- What the scripts that change a lock share. It stands in the middle of each: before it `v` is the value of the lock's key, and `popped` what a
+-- short cut has taken out of the queue, if it has looked there; after it the state is in locals. `settle` gives the lock to those whose turn it is, and `finish` ends the script.
 --
 -- KEYS  1 the lock, a string as in value.lua
 --       2 Q  sorted set  waiter's attempt -> ticket
@@ -73,8 +98,8 @@ local listens = mark == '!'
 -- save) it refuses here, before anything is changed; after the first write of a script it refuses no other. An attempt that has nothing
 -- here yet needs memory, and begins with a write that is refused when there is none; what frees or keeps begins with one that is not.
 --
--- Where the first thing to do is a write of the right sort by itself, `begun` is set instead.
-local begun = false
+-- Where the first thing to do is a write of the right sort by itself, `begun` is set instead; a short cut may have done one, and `popped`.
+local begun = popped ~= nil
 local function begin()
   if begun then return end
   begun = true
@@ -231,8 +256,8 @@ local function settle(asked)
     local head
     local out = wish == '-' and fair and mode == '' and work < MOST
     if out then
-      head = redis.call('ZPOPMIN', Q)[1]
-      begun = true
+      head = (popped or redis.call('ZPOPMIN', Q))[1]
+      popped, begun = nil, true
     else
       head = redis.call('ZRANGE', Q, 0, 0)[1]
     end

@@ -24,5 +24,27 @@ if string.byte(ARGV[2], 3) == 88 then
     -- Ours already. Whoever gave it to us may remember tokens for another time than we do.
     redis.call('PEXPIRE', KEYS[1], ARGV[3] - sub(ARGV[1], 33, 45) + sub(v, FENCE, FENCE_END))
     return sub(v, 1, TOKEN_END)
+  elseif v and not ARGV[4] and string.byte(v, MARK) == 42 then
+    -- The usual wait: somebody holds it alone, nobody was abandoned, and we are new and not the first who waits. All else is for lock.lua. To enter
+    -- the queue is the first write, and refused without memory.
+    local patience, lease, inbox = string.match(ARGV[2], '^..X (%d+) %d+ (%d+) (%S+)$')
+    local last = inbox and redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')[2]
+    if last and #last == TOKEN_END then
+      local t = redis.call('TIME')
+      local stamp, me = t[1] .. sub('00000' .. t[2], -6), sub(ARGV[1], 1, 32)
+      local now = t[1] * 1000 + math.floor(t[2] / 1000)
+      -- Whoever came a moment ago looks after an end of the lease as soon as we would. If nobody did, all who wait may be dead.
+      local held = (now - sub(last, 1, 13)) * 4 < tonumber(patience) or redis.call('PTTL', KEYS[1]) > tonumber(sub(v, FENCE, FENCE_END))
+      if held and stamp > last and redis.pcall('ZADD', KEYS[2], 'NX', stamp, me) == 1 then
+        local till = string.format('%013.0f', now + patience)
+        redis.call('HSET', KEYS[3], me, till .. 'X ' .. lease .. ' ' .. inbox .. ' ' .. sub(ARGV[1], 46))
+        if redis.call('PTTL', KEYS[2]) < tonumber(patience) then
+          redis.call('PEXPIRE', KEYS[2], patience + 1000)
+          redis.call('PEXPIRE', KEYS[3], patience + 1000)
+        end
+        return {0, sub(v, 1, TOKEN_END)}
+      end
+    end
   end
 end
+local popped

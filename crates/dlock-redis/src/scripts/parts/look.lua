@@ -1,1 +1,2 @@
 local v = redis.call('GET', KEYS[1])
+local popped
