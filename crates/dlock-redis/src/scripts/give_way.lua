@@ -20,9 +20,10 @@ local TOKEN_END, MARK, OWNER, OWNER_END, FENCE, FENCE_END, LABEL = 16, 17, 18, 4
 local sub = string.sub
 
 local v = redis.call('GET', KEYS[1])
+local popped
 
--- What the scripts that change a lock share. It stands in the middle of each: before it `v` is the value of the lock's key,
--- after it the state is in locals. `settle` gives the lock to those whose turn it is, and `finish` ends the script.
+-- What the scripts that change a lock share. It stands in the middle of each: before it `v` is the value of the lock's key, and `popped` what a
+-- short cut has taken out of the queue, if it has looked there; after it the state is in locals. `settle` gives the lock to those whose turn it is, and `finish` ends the script.
 --
 -- KEYS  1 the lock, a string as in value.lua
 --       2 Q  sorted set  waiter's attempt -> ticket
@@ -57,8 +58,8 @@ local listens = mark == '!'
 -- save) it refuses here, before anything is changed; after the first write of a script it refuses no other. An attempt that has nothing
 -- here yet needs memory, and begins with a write that is refused when there is none; what frees or keeps begins with one that is not.
 --
--- Where the first thing to do is a write of the right sort by itself, `begun` is set instead.
-local begun = false
+-- Where the first thing to do is a write of the right sort by itself, `begun` is set instead; a short cut may have done one, and `popped`.
+local begun = popped ~= nil
 local function begin()
   if begun then return end
   begun = true
@@ -215,8 +216,8 @@ local function settle(asked)
     local head
     local out = wish == '-' and fair and mode == '' and work < MOST
     if out then
-      head = redis.call('ZPOPMIN', Q)[1]
-      begun = true
+      head = (popped or redis.call('ZPOPMIN', Q))[1]
+      popped, begun = nil, true
     else
       head = redis.call('ZRANGE', Q, 0, 0)[1]
     end

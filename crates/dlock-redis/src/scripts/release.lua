@@ -24,6 +24,7 @@ local sub = string.sub
 --
 -- KEYS  the six of a lock, as in lock.lua
 -- ARGV  1 attempt   2 how, as in lock.lua
+--       4 (a node of a quorum) the token to give out unless it is too low, as in acquire.lua
 -- Returns  1 freed, 0 the hold was gone
 local v = redis.call('GET', KEYS[1])
 if v and sub(v, MARK, OWNER_END) == '-' .. ARGV[1] then
@@ -39,7 +40,7 @@ end
 -- What ZPOPMIN has taken out of the queue, if it was asked, and who has got nothing yet.
 local popped
 local patience, fence = string.match(ARGV[2], '^F%-%- (%d+) (%d+)$')
-if patience and v and sub(v, OWNER, OWNER_END) == ARGV[1] and string.find(v, '^[*+]', MARK) then
+if patience and not ARGV[4] and v and sub(v, OWNER, OWNER_END) == ARGV[1] and string.find(v, '^[*+]', MARK) then
   -- The usual hand-over: the first who waits wants it alone, listens, and has given a sign of life a moment ago, so it gets its whole lease. It
   -- leaves the queue in any case, alive or not: that is the first write, which is not refused without memory. All else is for lock.lua.
   popped = redis.call('ZPOPMIN', KEYS[2])
