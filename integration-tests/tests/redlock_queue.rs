@@ -194,3 +194,52 @@ async fn holder_comes_before_those_who_wait_at_a_node_that_forgot() {
     let next = next.expect("the next").expect("no panic");
     assert_eq!(next.release().await.expect("release"), Released::Freed);
 }
+
+/// A request to give way that was sent twice, or comes late, gives up no more than what it was sent for: by then its attempt may have been given
+/// the node again, and count on it.
+#[tokio::test]
+async fn late_request_to_give_way_gives_up_no_later_grant() {
+    let server = RedisServer::start().await.expect("redis");
+    let config = dlock_redis::Config::from_url(&server.url()).expect("a URL");
+    let node = Node::new(config).expect("a node");
+    node.connect().await.expect("connected");
+    let name = Name::new("a").expect("a name");
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let other = match mode {
+            Mode::Exclusive => Mode::Shared,
+            _ => Mode::Exclusive,
+        };
+        let wish = |attempt, mode| Wish {
+            name: &name,
+            mode,
+            attempt,
+            lease: seconds(30),
+            label: "",
+        };
+        let (mine, theirs) = (AttemptId::new(), AttemptId::new());
+        let _inboxes = (node.enter(mine), node.enter(theirs));
+        let first = match node.stand(wish(mine, mode), 1_000, 20).await {
+            Ok((Taken::Held { counter }, _)) => counter,
+            answer => panic!("{answer:?}"),
+        };
+        // Nobody stands before it, so it has the lock again.
+        let second = match node.give_way(wish(mine, mode), 1_000, 20, first).await {
+            Ok((Taken::Held { counter }, _)) => counter,
+            answer => panic!("{answer:?}"),
+        };
+        assert!(second > first);
+        let waits = node.stand(wish(theirs, other), 1_000, 10).await;
+        assert!(matches!(waits, Ok((Taken::Others { .. }, _))), "{waits:?}");
+        // The same request once more, on another connection: somebody stands before it by now.
+        let late = node.give_way(wish(mine, mode), 1_000, 20, first).await;
+        let held = Taken::Held { counter: second };
+        assert_eq!(late.map(|(taken, _)| taken).ok(), Some(held));
+        // One that is meant gives the lock to who stands before it.
+        let meant = node.give_way(wish(mine, mode), 1_000, 20, second).await;
+        assert!(matches!(meant, Ok((Taken::Others { .. }, _))), "{meant:?}");
+        for attempt in [theirs, mine] {
+            let freed = node.free(&name, attempt, Leftover::Place, 0).await;
+            freed.expect("an answer");
+        }
+    }
+}

@@ -106,33 +106,32 @@ async fn all_rests_of_a_grant_are_one_where_the_store_never_tells() {
     assert!(began.elapsed() <= linger + stay + millis(101));
 }
 
-/// A store that is asked: an answer that nobody waits is good for the time to linger.
+/// A store that is asked: a "no" may be a question that failed, so it gives no more time.
 #[tokio::test(start_paused = true)]
-async fn rests_last_as_long_as_the_last_answer_allows_where_the_store_is_asked() {
-    for (linger, goes_on) in [(millis(2500), true), (millis(500), false)] {
+async fn all_rests_of_a_grant_are_one_where_the_store_is_asked() {
+    for linger in [millis(2500), millis(500)] {
         let world = World::new();
         let settings = Settings::new().lease(seconds(3)).linger(linger);
         let (locks, backend) = world.altered(settings, Hearing::Asks);
         let mutex = locks.mutex("x").unwrap();
         let began = Instant::now();
-        // A question each second.
+        // A question each second, always answered by "no", as by a store that cannot be asked.
         while began.elapsed() < seconds(10) {
             let guard = mutex.lock().await.unwrap();
             let _ = guard.release().await.unwrap();
             sleep(millis(400)).await;
         }
-        assert_eq!(locks.stats().acquired == 1, goes_on, "{:?}", locks.stats());
-        assert_eq!(backend.asked.load(Ordering::Relaxed) >= 9, goes_on);
-        backend.others_wait.store(true, Ordering::Relaxed);
+        let grants = u128::from(locks.stats().acquired);
+        assert!(
+            grants >= seconds(10).as_millis() / (linger + millis(400)).as_millis(),
+            "{grants}"
+        );
         let theirs = world.client().mutex("x").unwrap();
         let began = Instant::now();
         let theirs = timeout(seconds(5), theirs.lock()).await.unwrap();
         assert!(theirs.unwrap().is_held());
-        assert!(
-            began.elapsed() <= linger.min(millis(1100)),
-            "{:?}",
-            began.elapsed()
-        );
+        assert!(began.elapsed() <= linger, "{:?}", began.elapsed());
+        drop(backend);
     }
 }
 
@@ -262,4 +261,47 @@ async fn a_reader_that_asks_alone_is_not_kept_out_by_a_rest() {
     let _ = writer.release().await.unwrap();
     let second = timeout(seconds(1), second).await;
     assert!(second.expect("nothing rests").unwrap().unwrap().is_held());
+}
+
+/// Two readers of one owner that asked at the same moment have a hold each. When one has left, the owner is still in by the other, and does not
+/// stand behind a writer that waits for it.
+#[tokio::test(start_paused = true)]
+async fn an_owner_with_two_holds_is_in_until_it_has_left_both() {
+    let world = World::new();
+    let (locks, _) = world.altered(Settings::new(), Hearing::Never);
+    let owner = Owner::new();
+    let lock = locks.rw_lock("x").unwrap().owned_by(owner);
+    let (first, second) = tokio::join!(lock.read(), lock.read());
+    let (first, second) = (first.unwrap(), second.unwrap());
+    let _ = second.release().await.unwrap();
+    let writer = world.client().rw_lock("x").unwrap();
+    let waits = tokio::spawn(async move { writer.write().await });
+    sleep(millis(100)).await;
+    let again = timeout(seconds(5), lock.read())
+        .await
+        .expect("it is in")
+        .unwrap();
+    assert!(
+        timeout(seconds(5), lock.write())
+            .await
+            .expect("it is told")
+            .is_err()
+    );
+    drop((first, again));
+    drop(timeout(seconds(5), waits).await.unwrap().unwrap().unwrap());
+}
+
+/// A writer that came in by its owner stays a writer: the one before it cannot become a reader any more.
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_finds_who_came_in_since_it_looked() {
+    let world = World::new();
+    let locks = world.client();
+    let lock = locks.rw_lock("x").unwrap().owned_by(Owner::new());
+    let first = lock.write().await.unwrap();
+    let second = lock.write().await.unwrap();
+    let refused = first.downgrade().await.unwrap_err();
+    assert_eq!(refused.kind(), dlock_core::ErrorKind::Conflict);
+    assert!(second.writer().is_ok());
+    let _ = second.release().await.unwrap();
+    first.downgrade().await.unwrap();
 }

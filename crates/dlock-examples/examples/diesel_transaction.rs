@@ -6,6 +6,7 @@
 //!
 //! [docs/guarantees.md]: ../../../docs/guarantees.md
 #![allow(clippy::print_stdout, reason = "an example talks to a person")]
+#![allow(missing_docs, reason = "the macro of the table makes public items")]
 
 use std::error::Error;
 use std::path::Path;

@@ -128,8 +128,8 @@ impl Stake {
     }
 
     /// The node is asked to give the lock to whoever stands before us.
-    pub(crate) fn gives_way(&self, node: usize) {
-        self.locked().gives_way(node);
+    pub(crate) fn gives_way(&self, node: usize) -> u64 {
+        self.locked().gives_way(node)
     }
 
     /// Somebody begins to ask the node again and again; `None` when somebody does already, or the hold has ended.
@@ -221,6 +221,12 @@ impl Stake {
     /// Whether an answer of this node is waited for.
     pub(crate) fn is_under_way(&self, node: usize) -> bool {
         self.locked().under_way & bit(node) != 0
+    }
+
+    /// Whether the node had given us something, or a place, before the request whose answer is waited for.
+    pub(crate) fn had_something(&self, node: usize) -> bool {
+        let state = self.locked();
+        (state.holds | state.standing) & bit(node) != 0
     }
 
     /// What there may be to free at this node.

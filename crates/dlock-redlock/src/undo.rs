@@ -161,7 +161,8 @@ impl Nodes {
     /// answer will tell, then nothing of it can come later, and the node need not remember to refuse it: that would cost it, and
     /// everybody who takes the lock in the next minute, time.
     pub(crate) async fn free_behind(&self, node: usize, stake: &Stake) -> Result<bool> {
-        if !stake.is_under_way(node) {
+        // What is there may also be older than the request, which then comes behind the release: it must be refused.
+        if !stake.is_under_way(node) || stake.had_something(node) {
             return self.free_at(node, stake).await;
         }
         if self.free_once(node, stake, Leftover::Hold).await? {

@@ -238,8 +238,8 @@ impl<'a> Waiting<'a> {
             };
             if at.held_from.take().is_some() {
                 self.ballot.withdraw(node);
-                self.stake().gives_way(node);
-                self.ask(node, How::GiveWay);
+                let number = self.stake().gives_way(node);
+                self.ask(node, How::GiveWay { number });
             }
         }
     }

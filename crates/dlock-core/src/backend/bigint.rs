@@ -19,7 +19,8 @@ pub(super) fn serialize<S: Serializer>(number: &u64, serializer: S) -> Result<S:
     if serializer.is_human_readable() && number > EXACT {
         return serializer.collect_str(&number);
     }
-    number.serialize(serializer)
+    // As it is read: formats that write signed and unsigned numbers in different ways would else read another one.
+    number.unsigned_abs().serialize(serializer)
 }
 
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {

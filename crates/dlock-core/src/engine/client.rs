@@ -187,7 +187,9 @@ impl Client {
     /// Asks the store for a downgrade, which counts for the guard from now on.
     pub(crate) async fn downgrade(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<()> {
         in_runtime()?;
-        self.ledger.downgrading(entry);
+        if !self.ledger.downgrading(entry) {
+            return Err(one_writer_alone());
+        }
         trips::settle_downgrade(self, entry).await
     }
 
@@ -216,13 +218,10 @@ impl Client {
             let interval = settings.renew_every.unwrap_or(settings.lease / 3);
             loop {
                 self.clock.sleep_until(self.clock.now() + interval).await;
-                let sent = self.clock.now();
                 let asked = async { Ok(self.backend.others_wait(lease.name()).await) };
-                match self.trip(settings.trip_timeout, asked).await {
-                    Ok(true) => return,
-                    Ok(false) => self.ledger.nobody_waits(entry, sent),
-                    // Nothing is known, so nothing changes.
-                    Err(_) => {}
+                // A "no" is no proof, since a question that failed may be told as one: only a "yes" counts.
+                if let Ok(true) = self.trip(settings.trip_timeout, asked).await {
+                    return;
                 }
             }
         };
@@ -358,4 +357,12 @@ impl Drop for Unconfirmed<'_> {
                 .release_unconfirmed(entry, self.client, now, None);
         }
     }
+}
+
+/// A downgrade makes a reader of one writer, and there are more.
+pub(crate) fn one_writer_alone() -> Error {
+    Error::new(
+        ErrorKind::Conflict,
+        "only the single hold of a writer can be downgraded: release the other guards of this owner first",
+    )
 }

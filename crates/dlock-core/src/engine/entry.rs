@@ -114,7 +114,6 @@ pub(super) struct Life {
 /// A hold that no task is in.
 #[derive(Debug)]
 pub(super) struct Rest {
-    pub(super) began: Moment,
     /// When it goes back to the store, unless a task takes it before.
     pub(super) until: Moment,
     /// Somebody must be there to give it back.

@@ -57,7 +57,7 @@ struct Lines {
     holds: Schedule,
     chores: Schedule,
     /// The holds that their owners can enter again.
-    owned: HashMap<(Owner, Name), Arc<Entry>>,
+    owned: HashMap<(Owner, Name), Vec<Arc<Entry>>>,
     /// Owners that have tasks which wait for a lock: told when another of their tasks has got it.
     owners_wait: HashMap<(Owner, Name), OwnerWaits>,
     /// The last hold of each name that readers of this client may join.

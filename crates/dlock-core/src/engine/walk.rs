@@ -59,13 +59,17 @@ impl Acquire<'_> {
             return self.get_in(owner).await;
         };
         // Wherever this task waits, in the local line or at the store: what another task of its owner gets is its own too.
-        let meanwhile = client
-            .ledger
-            .owner_gets_in(owner, name, *mode, client.clock.as_ref());
+        let meanwhile = async {
+            let ledger = &client.ledger;
+            let entry = ledger
+                .owner_gets_in(owner, name, *mode, client.clock.as_ref())
+                .await;
+            Guard::new(client.clone(), entry, true)
+        };
         tokio::select! {
             biased;
             got = self.get_in(Some(owner)) => got,
-            entry = meanwhile => Ok(Some(Guard::new(client.clone(), entry, true))),
+            guard = meanwhile => Ok(Some(guard)),
         }
     }
 

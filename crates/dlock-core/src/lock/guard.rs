@@ -11,7 +11,7 @@ use futures::future::{join_all, select_all};
 use self::grip::Grip;
 use self::run::lost_error;
 use super::signal::{LossSignal, Watched};
-use crate::engine::client::{Client, reason_of};
+use crate::engine::client::{Client, one_writer_alone, reason_of};
 use crate::engine::entry::{Ending, Entry};
 use crate::{
     Capability, Error, ErrorKind, FencingToken, HeldNow, LossReason, Mode, Moment, Name, Operation,
@@ -394,11 +394,8 @@ impl Guard {
     pub async fn downgrade(&self) -> Result<()> {
         let Grip { client, entry, .. } = &self.first;
         let with_context = |error| client.with_context(error, Operation::Downgrade, &entry.name());
-        if !self.rest.is_empty() || self.hold_count() > 1 || !entry.was_taken_to_write() {
-            return Err(with_context(Error::new(
-                ErrorKind::Conflict,
-                "only the single hold of a writer can be downgraded: release the other guards of this owner first",
-            )));
+        if !self.rest.is_empty() || !entry.was_taken_to_write() {
+            return Err(with_context(one_writer_alone()));
         }
         if !self.is_held() {
             return Err(with_context(lost_error(self.reason_if_lost())));

@@ -15,8 +15,8 @@ tokio::task_local! {
 /// An owner is meant for one line of work. **Two branches of one scope are inside together:** with `join!` or `select!` in a scope, one
 /// branch holds the lock and the other enters it again, so the lock does not keep them apart. Give each branch an owner of its own.
 ///
-/// Two acquires of the same owner at the same moment, from two tasks, do not see each
-/// other: the second then waits for the first to release.
+/// When one of two tasks of an owner gets a lock for which both wait, the other enters it too. Only one that waits to write what the first one
+/// reads waits for it, as anybody else does: nobody can enter a reader's hold to write.
 ///
 /// ```
 /// # use dlock_core::{Locks, Owner};

@@ -5,7 +5,8 @@ use std::time::Duration;
 use dlock_core::backend::{AttemptId, Lease};
 use dlock_core::{Name, Result};
 
-use super::{Node, Taken, Wish, read_taken};
+use super::{Node, Taken, Wish, digits, read_taken};
+use crate::connect::ScriptCall;
 use crate::wait::{InboxEntry, next_look};
 
 /// Where the messages of one server for one waiter arrive. It must be there before the first question, and takes no more of them when it is dropped.
@@ -45,11 +46,12 @@ impl Node {
     /// If the future is dropped, the attempt may hold the lock or stand in the queue: [`free`](Node::free) it, as a stray.
     pub async fn stand(&self, wish: Wish<'_>, proposed: u64, ticket: u64) -> Result<(Taken, bool)> {
         let script = &self.store.scripts.acquire;
-        self.stand_by(script, wish, proposed, ticket).await
+        let call = self.standing(script, wish, proposed, ticket);
+        self.stand_by(call).await
     }
 
     /// Gives the lock to whoever stands before the attempt in the queue, and stands there instead. Where nobody does, the attempt has the
-    /// lock again, with a new counter.
+    /// lock again, with a new counter. What it was given with another counter than `number` is not given up: the request may come late.
     ///
     /// # Errors
     ///
@@ -63,20 +65,24 @@ impl Node {
         wish: Wish<'_>,
         proposed: u64,
         ticket: u64,
+        number: u64,
     ) -> Result<(Taken, bool)> {
-        self.stand_by(&self.give_way, wish, proposed, ticket).await
+        let call = self.standing(&self.give_way, wish, proposed, ticket);
+        self.stand_by(call.arg(digits(number))).await
     }
 
-    async fn stand_by(
+    fn standing<'a>(
         &self,
-        script: &crate::script::Script,
+        script: &'a crate::script::Script,
         wish: Wish<'_>,
         proposed: u64,
         ticket: u64,
-    ) -> Result<(Taken, bool)> {
-        let call = self
-            .acquire(script, wish, proposed, &self.store.channel)
-            .arg(ticket.to_string());
+    ) -> ScriptCall<'a> {
+        self.acquire(script, wish, proposed, &self.store.channel)
+            .arg(ticket.to_string())
+    }
+
+    async fn stand_by(&self, call: ScriptCall<'_>) -> Result<(Taken, bool)> {
         let (answer, twice) = self.trip(&call).await?;
         Ok((read_taken(answer)?, twice))
     }

@@ -213,13 +213,15 @@ impl State {
         );
     }
 
-    /// The node is asked to give the lock to whoever stands before us. Whatever it answers is a first grant, or none.
-    pub(crate) fn gives_way(&mut self, node: usize) {
+    /// The node is asked to give the lock to whoever stands before us: the number of the grant that is given up. Whatever it answers is a first
+    /// grant, or none.
+    ///
+    /// Until it answers we stand there at least; if the request is never sent, it is a hold that is there to be freed.
+    pub(crate) fn gives_way(&mut self, node: usize) -> u64 {
         self.holds &= !bit(node);
         self.proven &= !bit(node);
-        if let Some(number) = self.numbers.get_mut(node) {
-            *number = 0;
-        }
+        self.standing |= bit(node);
+        self.numbers.get_mut(node).map_or(0, std::mem::take)
     }
 
     /// Somebody begins to ask the node again and again; `false` when somebody does already, or the hold has ended.

@@ -185,7 +185,9 @@ fn a_place_in_a_queue_is_freed_like_a_hold() {
 fn what_is_given_again_after_giving_way_counts_like_a_first_grant() {
     let stake = stake();
     give(&stake, 0, number(3));
-    stake.gives_way(0);
+    assert_eq!(stake.gives_way(0), 3, "what is given up");
+    // Until it answers, or if it is never asked, there is something to free.
+    assert_eq!((stake.anywhere(), stake.left_at(0)), (0b1, Leftover::Place));
     give(&stake, 0, number(7));
     give(&stake, 1, number(7));
     stake.held(7);

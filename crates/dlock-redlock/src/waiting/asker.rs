@@ -39,8 +39,8 @@ pub(super) struct Asker {
 pub(super) enum How {
     /// The lock, or a place in the queue.
     Stand,
-    /// To give what we have there to whoever stands before us.
-    GiveWay,
+    /// To give the grant of this number, which we have there, to whoever stands before us.
+    GiveWay { number: u64 },
 }
 
 /// What a step came to.
@@ -153,7 +153,10 @@ impl Asker {
             let met = self.nodes.meet(node).await?;
             let (taken, twice) = match how {
                 How::Stand => peer.node.stand(wish, proposed, self.ticket).await?,
-                How::GiveWay => peer.node.give_way(wish, proposed, self.ticket).await?,
+                How::GiveWay { number } => {
+                    let node = &peer.node;
+                    node.give_way(wish, proposed, self.ticket, number).await?
+                }
             };
             Ok((taken, twice, met))
         });

@@ -27,30 +27,33 @@ impl Ledger {
         now: Moment,
     ) -> Result<Option<Arc<Entry>>> {
         let lines = self.lines();
-        let Some(entry) = lines.owned.get(&(owner, name.clone())) else {
+        let Some(holds) = lines.owned.get(&(owner, name.clone())) else {
             return Ok(None);
         };
-        if !entry.is_held(now) {
-            return Ok(None);
-        }
-        match (entry.mode(), mode) {
-            (Mode::Exclusive, Mode::Exclusive | Mode::Shared) | (Mode::Shared, Mode::Shared) => {
-                locked(&entry.life).guards += 1;
-                let entry = entry.clone();
-                if !entry.is_taken_up() {
-                    // It was passed on to another task of the owner, which may never run again.
-                    drop(lines);
-                    self.take_up(&entry, now);
-                }
-                Ok(Some(entry))
+        let held = || holds.iter().filter(|entry| entry.is_held(now));
+        let enters = |entry: &&Arc<Entry>| match (entry.mode(), mode) {
+            (Mode::Exclusive, Mode::Exclusive | Mode::Shared) => true,
+            (held, asked) => held == Mode::Shared && asked == Mode::Shared,
+        };
+        if let Some(entry) = held().find(enters) {
+            locked(&entry.life).guards += 1;
+            let entry = entry.clone();
+            if !entry.is_taken_up() {
+                // It was passed on to another task of the owner, which may never run again.
+                drop(lines);
+                self.take_up(&entry, now);
             }
-            (Mode::Shared, Mode::Exclusive) => Err(Error::new(
+            return Ok(Some(entry));
+        }
+        let reads = mode == Mode::Exclusive && held().any(|entry| entry.mode() == Mode::Shared);
+        if reads {
+            return Err(Error::new(
                 ErrorKind::Conflict,
                 "this owner holds the lock for reading and asks to write: two upgrades would wait for each other for ever, so \
                  release the read lock first, or take the write lock from the start and downgrade it",
-            )),
-            _ => Ok(None),
+            ));
         }
+        Ok(None)
     }
 
     /// Resolves when another task of the owner has got the lock, with one more guard on that hold.
@@ -91,7 +94,7 @@ impl Ledger {
         self.lines()
             .owned
             .get(&(owner, name.clone()))
-            .is_some_and(|entry| entry.is_held(now))
+            .is_some_and(|holds| holds.iter().any(|entry| entry.is_held(now)))
     }
 }
 
@@ -124,13 +127,12 @@ impl Lines {
     ) {
         if let Some(owner) = before {
             let key = (owner, name.clone());
-            // A later hold of the same owner may stand there already.
-            if self
-                .owned
-                .get(&key)
-                .is_some_and(|other| other.id == entry.id)
-            {
-                self.owned.remove(&key);
+            // Readers of one owner who asked at the same moment have a hold each.
+            if let Some(holds) = self.owned.get_mut(&key) {
+                holds.retain(|other| other.id != entry.id);
+                if holds.is_empty() {
+                    self.owned.remove(&key);
+                }
             }
         }
         if let Some(owner) = now {
@@ -138,7 +140,7 @@ impl Lines {
             if let Some(waits) = self.owners_wait.get(&key) {
                 waits.got_in.notify_waiters();
             }
-            self.owned.insert(key, entry.clone());
+            self.owned.entry(key).or_default().push(entry.clone());
         }
     }
 }

@@ -9,11 +9,15 @@ use crate::sync::locked;
 use crate::{Mode, Moment};
 
 impl Ledger {
-    /// Held: a downgrade is asked for. From now on the guard is a reader's, and the local turn is free.
-    pub(crate) fn downgrading(&self, entry: &Arc<Entry>) {
+    /// Held: a downgrade is asked for. From now on the guard is a reader's, and the local turn is free. False when another guard of the owner is
+    /// a writer's by this hold: one may have come in since the caller looked, and none comes after this.
+    pub(crate) fn downgrading(&self, entry: &Arc<Entry>) -> bool {
         let lines = self.lines();
         let turn = {
             let mut life = locked(&entry.life);
+            if life.guards > 1 && life.downgrade == Downgrade::NotAsked {
+                return false;
+            }
             if life.downgrade == Downgrade::NotAsked {
                 life.downgrade = Downgrade::InDoubt;
             }
@@ -21,6 +25,7 @@ impl Ledger {
         };
         drop(lines);
         drop(turn);
+        true
     }
 
     /// Held: the store has confirmed a downgrade.

@@ -52,7 +52,6 @@ impl Ledger {
         }
         life.rests_since = Some(counts_from);
         life.rest = Some(Rest {
-            began: now,
             until,
             keeps: client.clone(),
         });
@@ -175,21 +174,6 @@ impl Ledger {
     pub(crate) fn wanted(&self, entry: &Arc<Entry>, now: Moment) {
         entry.set_wanted();
         self.end_rest(entry, now);
-    }
-
-    /// The store has said that nobody of another client waits, when it was asked at `asked`: rests count anew from then.
-    pub(crate) fn nobody_waits(&self, entry: &Entry, asked: Moment) {
-        let _lines = self.lines();
-        let mut life = locked(&entry.life);
-        let (Some(since), Some(linger)) = (life.rests_since, entry.settings.linger) else {
-            return;
-        };
-        let since = since.max(asked);
-        life.rests_since = Some(since);
-        // It stands in the schedule for its old end; whoever looks there finds another.
-        if let Some(rest) = &mut life.rest {
-            rest.until = rest.began.min(since) + linger;
-        }
     }
 
     /// No room is left that could give back what rests: it ends with its lease.
