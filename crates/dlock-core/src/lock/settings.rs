@@ -102,7 +102,7 @@ impl Settings {
     }
 
     /// How long calls that promise a guard (`lock`, `run`) wait before they fail with
-    /// [`ErrorKind::Busy`]. Default: for ever.
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy). Default: for ever.
     pub fn wait_at_most(mut self, limit: Duration) -> Self {
         self.wait_at_most = Some(limit);
         self
@@ -155,7 +155,7 @@ impl Settings {
     /// Default: zero, which gives it back at once.
     ///
     /// The lock *lingers*: in the store it is held, and `inspect` shows it so, with this client's label, while no task is in. It goes
-    /// back when somebody of another client waits and the store tells (see [`Capabilities::wanted`]; where it cannot, others wait for
+    /// back when somebody of another client waits and the store tells (see [`Capabilities::wanted`](crate::backend::Capabilities::wanted); where it cannot, others wait for
     /// the whole time, which then counts from the first release of a grant, however often the lock is used meanwhile), when the time has passed, when a local task wants it in another way, at [`close`](crate::Locks::close), and
     /// with its tokens: a grant has [`local_turns`](Settings::local_turns) of them. A process that dies meanwhile leaves it until
     /// its lease or session is over, as for any hold, and a program that ends should call `close`: until then, and for this time at the

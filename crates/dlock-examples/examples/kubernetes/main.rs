@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
             }
             _ = told_to_end.recv() => true,
         };
-        leadership.release().await?;
+        let _how_it_ended = leadership.release().await?;
         if is_over {
             break;
         }
