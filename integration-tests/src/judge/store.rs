@@ -278,7 +278,7 @@ impl Site {
                 let addrs: Vec<_> = servers.iter().map(PostgresServer::addr).collect();
                 let url = format!("postgres://dlock@{}/dlock", hosts(&addrs));
                 let mode = match store {
-                    Store::PostgresSession => "mode=session&session_validity=2s",
+                    Store::PostgresSession => "mode=session",
                     _ => "waiter_lease=2s",
                 };
                 (format!("{url}?{mode}&connect_timeout=2s"), addrs)
