@@ -103,21 +103,26 @@ async fn comparison_does_not_linger() {
     assert!(!commits(&mut raw, &fence).await, "the hold is over");
 }
 
-/// A holder hears of another client who waits, and not of its own tasks.
+/// A holder hears of another client who waits, by the store; and of tasks of its own client, without it.
 #[tokio::test]
 async fn holder_hears_that_others_wait() {
     let server = EtcdServer::start().await.expect("a server");
     let url = url([server.addr()], "session=30s");
     let (mine, other) = (strict_client(&url).await, client(&url).await);
     let guard = lock(&mine, "a").await;
+    let early = tokio::time::timeout(Duration::from_millis(300), guard.wanted()).await;
+    assert!(early.is_err(), "nobody waits");
     let own = waiter(&mine, "a");
     waiting(&mine, "a", 1).await;
-    let early = tokio::time::timeout(Duration::from_millis(300), guard.wanted()).await;
-    assert!(early.is_err(), "nobody else waits");
-    let theirs = waiter(&other, "a");
     soon(guard.wanted()).await;
     drop(guard);
     drop(soon(own).await.expect("no panic").expect("the lock"));
+    let guard = lock(&mine, "a").await;
+    let early = tokio::time::timeout(Duration::from_millis(300), guard.wanted()).await;
+    assert!(early.is_err(), "nobody waits");
+    let theirs = waiter(&other, "a");
+    soon(guard.wanted()).await;
+    drop(guard);
     drop(soon(theirs).await.expect("no panic").expect("the lock"));
     // Readers who hold beside one do not wait; a writer does.
     let (mine, other) = (

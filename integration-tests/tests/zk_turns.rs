@@ -116,23 +116,28 @@ async fn node_does_not_outlive_the_guard_that_asked_for_it() {
     assert_eq!(locks.stats().passed_on, 0);
 }
 
-/// A holder hears of another client who waits, and not of its own tasks.
+/// A holder hears of another client who waits, by the store; and of tasks of its own client, without it.
 #[tokio::test]
 async fn holder_hears_that_others_wait() {
     let server = server().await;
     let mine = client_with(&server.url(), Settings::new().order(Order::Strict)).await;
     let other = client(&server.url()).await;
     let guard = lock(&mine, "a").await;
+    let early = timeout(Duration::from_millis(300), guard.wanted()).await;
+    assert!(early.is_err(), "nobody waits");
     let mutex = mine.mutex("a").expect("a name");
     let own = tokio::spawn(async move { mutex.lock().await });
     waiting(&mine, "a", 1).await;
+    timeout(SOON, guard.wanted()).await.expect("soon");
+    drop(guard);
+    drop(taken(own).await);
+    let guard = lock(&mine, "a").await;
     let early = timeout(Duration::from_millis(300), guard.wanted()).await;
-    assert!(early.is_err(), "nobody else waits");
+    assert!(early.is_err(), "nobody waits");
     let mutex = other.mutex("a").expect("a name");
     let theirs = tokio::spawn(async move { mutex.lock().await });
     timeout(SOON, guard.wanted()).await.expect("soon");
     drop(guard);
-    drop(taken(own).await);
     drop(taken(theirs).await);
     // Readers who hold beside one do not wait; a writer does.
     let (mine, other) = (

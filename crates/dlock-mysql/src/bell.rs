@@ -287,8 +287,17 @@ pub(crate) fn ring(lease: &Lease) {
     }
 }
 
-/// The holds go on.
-pub(crate) async fn keep(leases: &[Arc<Lease>]) {
-    let bells = leases.iter().filter_map(|lease| lease.native::<Bell>());
-    futures::future::join_all(bells.map(Bell::keep)).await;
+/// The holds go on. Beside their renewal, which waits for no bell: one whose connection has fallen silent is no reason to give a renewal up.
+pub(crate) fn keep(leases: &[Arc<Lease>]) {
+    let has_bell = |lease: &&Arc<Lease>| lease.native::<Bell>().is_some();
+    let leases: Vec<_> = leases.iter().filter(has_bell).cloned().collect();
+    if leases.is_empty() {
+        return;
+    }
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(async move {
+            let bells = leases.iter().filter_map(|lease| lease.native::<Bell>());
+            futures::future::join_all(bells.map(Bell::keep)).await;
+        });
+    }
 }

@@ -24,6 +24,8 @@ pub(crate) const SHORT_HOLDS: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The pause of one that queues for the bell, from half of it on: the next one is woken, and this is in case that no bell rings.
 const NET_PAUSE: Duration = Duration::from_secs(4);
+/// Who waits for a shorter time than this does not wait for a bell.
+const SHORTEST_BELL: Duration = Duration::from_secs(1);
 /// How long one that has reason to think that others wait queues for the bell, before it asks for the lock all the same.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The next one is woken within this time after a release, with nobody disturbing.
@@ -131,9 +133,10 @@ pub(crate) async fn acquire<T: Tries + ?Sized>(
     let mut sign = tries.waiters().sign(request.name());
     let (bells, name) = (tries.bells(), request.name());
     let mut queued = Queued::NotYet;
-    let has_time = request.time_left().is_none_or(|left| left > FIRST_PAUSE);
+    // A bell needs a connection, and one that is given up while it waits stays at the server for about a second: who has less time asks the row alone.
+    let has_time = |request: &Request| request.time_left().is_none_or(|left| left > SHORTEST_BELL);
     let mut look_first = false;
-    if has_time && bells.others_may_wait(name) {
+    if has_time(request) && bells.others_may_wait(name) {
         // Behind those who wait already: whoever asked at once would always be faster than the one that is woken.
         queued = Queued::enter(bells, request);
         if let Queued::Waits(_) = queued {
@@ -151,7 +154,7 @@ pub(crate) async fn acquire<T: Tries + ?Sized>(
         request.mark_contended();
         bells.note_others(name);
         sign.show(limit).await;
-        if let Queued::NotYet = queued {
+        if matches!(queued, Queued::NotYet) && has_time(request) {
             queued = Queued::enter(bells, request);
         }
         let has_bell = matches!(queued, Queued::Has(_));

@@ -132,7 +132,8 @@ impl Config {
     }
 
     /// Locks by the connections of a pool of the crate sqlx (feature `sqlx`), so that they and the work share one. What
-    /// [`over_deadpool`](Config::over_deadpool) says holds here too.
+    /// [`over_deadpool`](Config::over_deadpool) says holds here too. The pool must not go through a pooler that shares connections (a PgBouncer in
+    /// transaction mode): sqlx sends a statement in two steps, between which such a pooler may change the connection.
     ///
     /// ```no_run
     /// # async fn open(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {

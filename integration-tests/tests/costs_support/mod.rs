@@ -60,8 +60,12 @@ impl Row {
                 all.push(format!("{name}: a {what} costs {now:?}, not {expected:?}"));
             }
         };
-        // A word between a client and its server that belongs to no cycle is a fiftieth of one.
-        let same = (self.cycle - counted.cycle).abs() < 0.15;
+        // A word between a client and its server that belongs to no cycle is a fiftieth of one; to many servers there are more.
+        let room = f64::max(0.15, self.cycle * 0.04);
+        let is_less = counted.cycle < self.cycle - room;
+        // What is built beside this test decides which features core has, and metrics allocate: fewer allocations are no fault.
+        let same =
+            counted.cycle < self.cycle + room && (!is_less || self.name.starts_with("memory"));
         compare("cycle", same, Some(self.cycle), Some(counted.cycle));
         // Who comes first in the queue, and which holds share a trip, is a matter of time: only more is wrong.
         let more =

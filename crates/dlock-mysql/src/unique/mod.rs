@@ -171,8 +171,8 @@ impl Backend for UniqueLocks {
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
         let all: Vec<&Lease> = leases.iter().map(Arc::as_ref).collect();
-        let renewed = self.sql.extend.run(&self.shared, &all, self.limit);
-        let (found, ()) = futures::join!(renewed, bell::keep(leases));
+        bell::keep(leases);
+        let found = self.sql.extend.run(&self.shared, &all, self.limit).await;
         leases.iter().map(|lease| renewal(&found, lease)).collect()
     }
 

@@ -200,13 +200,13 @@ mod by_sqlx {
         };
         let outcome = match job {
             Job::Ask(sql, args) => {
-                // The text is ours. With a name at the server, unless the pool was told that a pooler stands behind it
-                // (`statement_cache_capacity(0)`): that saves a trip.
-                let query = sqlx::query_with(AssertSqlSafe(sql), bind(args)?);
+                // The text is ours. Without a name at the server: with one, a pool that caches no statements would leave one there for each call, and
+                // behind a pooler another program's statement could have it.
+                let query = sqlx::query_with(AssertSqlSafe(sql), bind(args)?).persistent(false);
                 let rows = query.fetch_all(&mut **connection).await;
                 let open = match &rows {
                     Ok(_) => {
-                        let asked = sqlx::query_scalar(STILL_OPEN);
+                        let asked = sqlx::query_scalar(STILL_OPEN).persistent(false);
                         asked.fetch_one(&mut **connection).await
                     }
                     Err(_) => Ok(false),

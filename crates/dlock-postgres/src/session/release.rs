@@ -44,12 +44,14 @@ impl SessionLocks {
                 }
             }
         }
-        self.end(carried_by.sign, limit).await?;
+        // An earlier call may have been carried out too: whatever fails from here on, the hold may be gone.
+        let tried = carried_by.is_release_sent;
+        let doubt = |trouble: Trouble| if tried { trouble.in_doubt() } else { trouble };
+        self.end(carried_by.sign, limit).await.map_err(doubt)?;
         let args = args(&false);
-        // An earlier call may have been carried out too.
-        let tried = std::mem::replace(&mut carried_by.is_release_sent, true);
+        carried_by.is_release_sent = true;
         let told = self.link.call(Job::Ask(&self.sql.release, &args), limit);
-        let told = told.await?;
+        let told = told.await.map_err(doubt)?;
         let said: i32 = first(&told)?;
         self.attempts().remove(&attempt);
         released(said, tried || told.again)
