@@ -23,7 +23,7 @@ pub(crate) const SHORT_HOLDS: Duration = Duration::from_millis(50);
 /// The longest pause between two questions.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The pause of one that queues for the bell, from half of it on: the next one is woken, and this is in case that no bell rings.
-const NET_PAUSE: Duration = Duration::from_secs(4);
+const NET_PAUSE: Duration = Duration::from_millis(1200);
 /// Who waits for a shorter time than this does not wait for a bell.
 const SHORTEST_BELL: Duration = Duration::from_secs(1);
 /// How long one that has reason to think that others wait queues for the bell, before it asks for the lock all the same.
