@@ -356,3 +356,16 @@ async fn a_connection_ends_in_the_midst_of_a_request_or_a_reply() {
         assert_eq!(other.ask("again").await.unwrap(), "again");
     }
 }
+
+#[tokio::test]
+async fn what_came_after_the_silence_outlives_its_end() {
+    let (mut echo, proxy) = echo_and_proxy().await;
+    let mut silent = connected(&mut echo, &proxy).await;
+    proxy.half_open();
+    let mut later = Client::connect(&proxy).await;
+    assert_eq!(later.ask("before").await.unwrap(), "before");
+    proxy.heal().await;
+    assert_eq!(later.ask("after").await.unwrap(), "after");
+    let mut byte = [0];
+    assert!(silent.0.get_mut().read(&mut byte).await.is_err());
+}

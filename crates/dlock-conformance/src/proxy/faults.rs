@@ -76,9 +76,9 @@ impl Faults {
         }
     }
 
-    /// Whether bytes have vanished on some connection.
-    pub(super) fn loses_bytes(&self) -> bool {
-        self.swallows() || self.silent_below > self.reset_below || self.cut.is_some()
+    /// Whether bytes may have vanished on any connection.
+    pub(super) fn loses_bytes_of_all(&self) -> bool {
+        self.swallows() || self.cut.is_some()
     }
 
     /// Whether what a connection received at this moment is not to be delivered any more.

@@ -202,9 +202,12 @@ impl FaultProxy {
         let mut below = None;
         // In one step, so that no connection slips through between the end of the hole and the resets.
         self.change(|faults| {
-            if faults.loses_bytes() {
+            if faults.loses_bytes_of_all() {
                 faults.reset_below = self.shared.next.load(Ordering::SeqCst);
                 below = Some(faults.reset_below);
+            } else if faults.silent_below > faults.reset_below {
+                // Those that came later have lost nothing.
+                below = Some(faults.silent_below);
             }
             faults.clear();
         });
