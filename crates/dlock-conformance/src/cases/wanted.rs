@@ -74,7 +74,7 @@ async fn holder_hears_nothing_where_nobody_waits(world: World) -> Result<()> {
     let there = other.mutex(&elsewhere)?;
     let waits = tokio::spawn(async move { there.lock().await });
     let brief = Duration::from_millis(50);
-    assert!(other.mutex(&name)?.lock_within(brief).await?.is_none());
+    world.expect_in_vain(other.mutex(&name)?.lock_within(brief).await)?;
     world.expect_waiting(&name, 0).await?;
     let quiet = tokio::time::timeout(world.lease(), guard.wanted());
     assert!(quiet.await.is_err(), "told of somebody, and nobody waits");
