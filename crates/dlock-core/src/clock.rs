@@ -1,32 +1,36 @@
 //! Time as the rules of the contract see it: a clock that counts suspended time, and that a test can replace.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::Add;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 
 /// A point on a [`Clock`]: nanoseconds since an origin that means nothing outside this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment(u64);
+///
+/// One more than the nanoseconds is stored, so that an `Option<Moment>` is no larger than a moment: a client may hold
+/// 100,000 locks with several of them each.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(NonZeroU64);
 
 impl Moment {
     /// Later than every other moment.
-    pub const NEVER: Self = Self(u64::MAX);
+    pub const NEVER: Self = Self(NonZeroU64::MAX);
 
-    /// The moment this many nanoseconds after the clock's origin.
+    /// The moment this many nanoseconds after the clock's origin; [`NEVER`](Self::NEVER) from 584 years on.
     pub const fn from_nanos(nanos: u64) -> Self {
-        Self(nanos)
+        Self(NonZeroU64::MIN.saturating_add(nanos))
     }
 
     /// Nanoseconds since the clock's origin.
     pub const fn as_nanos(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// The time from `earlier` to `self`; zero when `earlier` is the later one.
     pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.as_nanos().saturating_sub(earlier.as_nanos()))
     }
 
     /// `self` less `by`, but not before the clock's origin.
@@ -34,7 +38,16 @@ impl Moment {
     pub fn earlier(self, by: Duration) -> Self {
         match self {
             Self::NEVER => self,
-            Self(nanos) => Self(nanos.saturating_sub(nanos_of(by))),
+            _ => Self::from_nanos(self.as_nanos().saturating_sub(nanos_of(by))),
+        }
+    }
+}
+
+impl fmt::Debug for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NEVER => f.write_str("Moment(never)"),
+            moment => write!(f, "Moment({} ns)", moment.as_nanos()),
         }
     }
 }
@@ -78,7 +91,7 @@ impl SystemClock {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
         let nanos = u64::try_from(now.tv_nsec).unwrap_or_default();
-        Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+        Moment::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
     }
 
     /// Elsewhere the standard library's clock: on macOS and Windows it may stand still during a suspend.
@@ -87,7 +100,7 @@ impl SystemClock {
         use std::sync::OnceLock;
         use std::time::Instant;
         static ORIGIN: OnceLock<Instant> = OnceLock::new();
-        Moment(nanos_of(ORIGIN.get_or_init(Instant::now).elapsed()))
+        Moment::from_nanos(nanos_of(ORIGIN.get_or_init(Instant::now).elapsed()))
     }
 }
 
@@ -153,7 +166,7 @@ impl Default for TokioClock {
 impl Clock for TokioClock {
     fn now(&self) -> Moment {
         // Not zero, so that `earlier` has room in tests that start at the origin.
-        Moment(nanos_of(self.origin.elapsed()).saturating_add(1_000_000_000))
+        Moment::from_nanos(nanos_of(self.origin.elapsed()).saturating_add(1_000_000_000))
     }
 
     fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
@@ -182,6 +195,14 @@ mod tests {
         assert_eq!(start.earlier(Duration::from_secs(1)), Moment::from_nanos(0));
         assert_eq!(Moment::NEVER.earlier(Duration::from_secs(1)), Moment::NEVER);
         assert_eq!(start.since(Moment::NEVER), Duration::ZERO);
+        assert_eq!(Moment::from_nanos(u64::MAX), Moment::NEVER);
+        assert_eq!(Moment::from_nanos(Moment::NEVER.as_nanos()), Moment::NEVER);
+        assert_eq!(Moment::from_nanos(0).as_nanos(), 0);
+    }
+
+    #[test]
+    fn moment_that_may_be_missing_is_no_larger() {
+        assert_eq!(size_of::<Option<Moment>>(), size_of::<u64>());
     }
 
     #[test]

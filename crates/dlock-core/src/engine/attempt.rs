@@ -117,8 +117,9 @@ impl Acquire<'_> {
             return outcome;
         }
         let request = self.request();
+        let sent = self.now();
         if let Some(turn) = turn {
-            turn.asks(&request);
+            turn.asks(&request, sent);
         }
         let asker = Asker {
             settings: settings.clone(),
@@ -142,15 +143,15 @@ impl Acquire<'_> {
             error,
             answered: request.is_contended(),
         };
-        let sent = self.now();
         let answer = self.answer(&request).await;
+        let now = self.now();
         if matches!(answer, Some(Ok(_))) && !request.is_contended() {
             // A question and its answer: nobody was waited for.
-            client.trip_time.took(self.now().since(sent));
+            client.trip_time.took(now.since(sent));
         }
         match answer {
-            Some(Ok(Outcome::Held(lease))) => match self.check(&lease) {
-                Ok(()) => match asking.granted(lease, turn) {
+            Some(Ok(Outcome::Held(lease))) => match self.check(&lease, now) {
+                Ok(()) => match asking.granted(lease, turn, now) {
                     Ok(entry) => AttemptEnd::Held(entry),
                     Err(error) => failed(error),
                 },
@@ -158,7 +159,7 @@ impl Acquire<'_> {
             },
             Some(Ok(_)) => {
                 asking.nothing_taken();
-                turn.iter().for_each(|turn| turn.busy(self.now()));
+                turn.iter().for_each(|turn| turn.busy(now));
                 AttemptEnd::Busy
             }
             Some(Err(error)) => {
@@ -168,7 +169,7 @@ impl Acquire<'_> {
                 failed(error)
             }
             None if request.is_contended() => {
-                turn.iter().for_each(|turn| turn.busy(self.now()));
+                turn.iter().for_each(|turn| turn.busy(now));
                 AttemptEnd::Busy
             }
             None => AttemptEnd::Elapsed,
@@ -237,11 +238,11 @@ impl Acquire<'_> {
     }
 
     /// A grant that comes back when its validity has passed is a failure (C7).
-    fn check(&self, lease: &Lease) -> Result<()> {
+    fn check(&self, lease: &Lease, now: Moment) -> Result<()> {
         let Some(validity) = self.spec.settings.validity else {
             return Ok(());
         };
-        if self.now() < lease.counted_from() + validity {
+        if now < lease.counted_from() + validity {
             return Ok(());
         }
         Err(Error::new(
@@ -268,11 +269,15 @@ impl Asking<'_> {
     }
 
     /// It is held; there is no await between the store's word and the guard. If the client was closed before, it stays in doubt.
-    fn granted(&mut self, lease: Lease, turn: &mut Option<Turn>) -> Result<Arc<Entry>> {
+    fn granted(
+        &mut self,
+        lease: Lease,
+        turn: &mut Option<Turn>,
+        now: Moment,
+    ) -> Result<Arc<Entry>> {
         let Some(entry) = self.entry.take() else {
             return Err(closed());
         };
-        let now = self.client.clock.now();
         if let Some(turn) = turn {
             turn.held_by(&entry, now);
         }

@@ -24,7 +24,7 @@ use crate::sync::locked;
 use crate::{Mode, Moment, Name};
 
 /// How many tasks of one client ask for the same name at once, where the lock has room for all of them.
-const SIDE_BY_SIDE: usize = 256;
+const SIDE_BY_SIDE: u32 = 256;
 
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
@@ -54,7 +54,7 @@ impl From<Mode> for Company {
 struct Line {
     /// Of those who have the turn now, and how many they are: one, unless they go together.
     company: Company,
-    turns: usize,
+    turns: u32,
     /// By arrival, so that the first is the next, and one that gives up leaves at once wherever it stands.
     waiting: BTreeMap<u64, Place>,
     arrivals: u64,
@@ -108,7 +108,7 @@ impl Line {
     }
 
     /// Gives the turn to the next, and with it to those right behind who can go together.
-    fn admit(&mut self, at_most: usize) {
+    fn admit(&mut self, at_most: u32) {
         for _ in 0..at_most {
             let Some(next) = self.waiting.first_entry() else {
                 return;

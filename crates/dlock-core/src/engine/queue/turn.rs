@@ -40,10 +40,10 @@ impl Turn {
     }
 
     /// Lets those who wait for their turn see whether the store has answered.
-    pub(crate) fn asks(&self, request: &Arc<Request>) {
+    pub(crate) fn asks(&self, request: &Arc<Request>, now: Moment) {
         self.change(|line| {
             line.asks = Arc::downgrade(request);
-            line.evidence.asked(request.now());
+            line.evidence.asked(now);
         });
     }
 
