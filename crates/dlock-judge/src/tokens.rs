@@ -10,6 +10,9 @@ use crate::report::{Finding, Kind};
 ///
 /// Whoever asked after another had been told has a higher token. Between two of whom one excludes the other that goes for the order in which
 /// they were told as well: they cannot have held at once.
+///
+/// A client that does not know yet that its hold is gone passes it on among its own tasks (C21), with tokens that are lower than
+/// those of who got the lock meanwhile. The grants were in order: what is wrong is that two held, so it is told as that.
 #[must_use]
 pub fn check(history: &History) -> Vec<Finding> {
     if !history.setup().fencing {
@@ -41,12 +44,35 @@ pub fn check(history: &History) -> Vec<Finding> {
             });
             if let Some((other, _)) = higher.max_by_key(|(_, token)| *token) {
                 let why = format!("{} after {}", hold.text(), other.text());
-                find(Kind::TokenOrder, why);
+                let kind = match is_turn_of_an_older_hold(&before, hold, token, other) {
+                    true => Kind::TwoHolders,
+                    false => Kind::TokenOrder,
+                };
+                find(kind, why);
             }
             before.push((hold, token));
         }
     }
     findings
+}
+
+/// How many tokens a grant brings at most.
+const TURNS: u64 = 64;
+
+/// Whether the hold was passed on by a task of the same process that had it before the other one came.
+fn is_turn_of_an_older_hold(
+    before: &[(&Hold, u64)],
+    hold: &Hold,
+    token: u64,
+    other: &Hold,
+) -> bool {
+    hold.mode == Mode::Exclusive
+        && before.iter().any(|(earlier, first)| {
+            earlier.process == hold.process
+                && earlier.mode == Mode::Exclusive
+                && earlier.from < other.from
+                && (token.saturating_sub(TURNS - 1)..token).contains(first)
+        })
 }
 
 #[cfg(test)]
@@ -82,6 +108,20 @@ mod tests {
         assert!(kinds(&script).contains(&Kind::TokenMissing));
         script.setup(false, false);
         assert_eq!(kinds(&script), []);
+    }
+
+    #[test]
+    fn who_passes_a_lost_hold_on_is_a_second_holder() {
+        let mut script = Script::new();
+        script.hold(1, "m", Mode::Exclusive, 10, 64, Some(20));
+        script.hold(2, "m", Mode::Exclusive, 30, 128, Some(40));
+        script.hold(1, "m", Mode::Exclusive, 50, 65, Some(60));
+        assert_eq!(kinds(&script), [Kind::TwoHolders]);
+        // Not one who never had it before, and not by a number that no grant of its own has brought.
+        script.hold(3, "m", Mode::Exclusive, 70, 66, Some(80));
+        assert_eq!(kinds(&script), [Kind::TwoHolders, Kind::TokenOrder]);
+        script.hold(2, "m", Mode::Exclusive, 90, 10, Some(95));
+        assert_eq!(kinds(&script)[2..], [Kind::TokenOrder]);
     }
 
     #[test]
