@@ -191,8 +191,8 @@ async fn readers(url: &str) {
 }
 
 /// The median of lock and release with nobody else there, in microseconds.
-async fn cycle(locks: &Locks) -> f64 {
-    let mutex = locks.mutex("bench-lone").unwrap();
+async fn cycle(locks: &Locks, name: &str) -> f64 {
+    let mutex = locks.mutex(name).unwrap();
     let mut times = Vec::new();
     let end = Instant::now() + ROUND;
     while Instant::now() < end {
@@ -209,12 +209,19 @@ async fn lone(url: &str) {
     let lingers = Settings::new().linger(Duration::from_secs(5));
     let (ours, theirs) = (client(url, lingers).await, client(url, asked()).await);
     let what = "a lone client that lingers, cycle p50";
-    alternate(what, "µs", || cycle(&ours), || cycle(&theirs)).await;
+    // Each has a lock of its own: the one that lingers would keep the other waiting.
+    alternate(
+        what,
+        "µs",
+        || cycle(&ours, "bench-lingers"),
+        || cycle(&theirs, "bench-asks"),
+    )
+    .await;
     ours.close().await.unwrap();
 }
 
-/// How long one of another client waits while a crowd passes the lock round, in microseconds: the median.
-async fn wait_beside(crowd: &Locks, other: &Locks) -> f64 {
+/// How long one of another client waits while a crowd passes the lock round, in microseconds.
+async fn wait_beside(crowd: &Locks, other: &Locks, all: &mut Vec<f64>) -> f64 {
     let over = Arc::new(AtomicBool::new(false));
     let tasks = (0..TASKS).map(|_| {
         let (locks, over) = (crowd.clone(), over.clone());
@@ -243,7 +250,14 @@ async fn wait_beside(crowd: &Locks, other: &Locks) -> f64 {
         task.await.unwrap();
     }
     times.sort();
+    all.extend(times.iter().map(|time| time.as_secs_f64() * 1e6));
     times[times.len() / 2].as_secs_f64() * 1e6
+}
+
+/// The wait of which so many of a thousand are no longer.
+fn of_thousand(waits: &mut [f64], part: usize) -> f64 {
+    waits.sort_by(f64::total_cmp);
+    waits[(waits.len() * part / 1000).min(waits.len() - 1)]
 }
 
 async fn waiter(url: &str) {
@@ -252,13 +266,32 @@ async fn waiter(url: &str) {
         client(url, asked()).await,
         client(url, Settings::new()).await,
     );
+    let (all_ours, all_theirs) = (
+        std::cell::RefCell::new(Vec::new()),
+        std::cell::RefCell::new(Vec::new()),
+    );
+    let round = async |crowd: &Locks, all: &std::cell::RefCell<Vec<f64>>| {
+        let mut waits = Vec::new();
+        let median = wait_beside(crowd, &other, &mut waits).await;
+        all.borrow_mut().extend(waits);
+        median
+    };
     alternate(
         "wait of another client beside them, p50",
         "µs",
-        || wait_beside(&ours, &other),
-        || wait_beside(&theirs, &other),
+        || round(&ours, &all_ours),
+        || round(&theirs, &all_theirs),
     )
     .await;
+    let (mut ours, mut theirs) = (all_ours.into_inner(), all_theirs.into_inner());
+    for (what, part) in [("p99", 990), ("longest", 1000)] {
+        let (ours, theirs) = (of_thousand(&mut ours, part), of_thousand(&mut theirs, part));
+        println!(
+            "  {:<46}{ours:>12.1} µs   asked {theirs:.1}   ratio {:.2}",
+            format!("  {what} of all rounds"),
+            ours / theirs
+        );
+    }
 }
 
 async fn between_processes(url: &str) {

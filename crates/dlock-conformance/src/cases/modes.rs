@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use dlock_core::{Capability, ErrorKind, Mode, Released, Result};
+use tokio::sync::Barrier;
 
 use crate::case::case_list;
 use crate::{Need, World};
@@ -25,6 +26,7 @@ case_list! {
     C19 downgrade_lets_readers_in_and_no_writer [Need::Can(Capability::Downgrade)];
     C19 all_permits_can_be_held_and_no_more [PERMITS];
     C19 permits_never_exceed_the_limit_under_load [PERMITS];
+    C19 first_use_of_a_name_in_any_mode_makes_no_second_holder [SHARED, PERMITS];
     C19 permit_that_comes_back_goes_to_a_waiter [PERMITS];
     C19 another_limit_is_a_conflict [PERMITS];
 }
@@ -279,6 +281,41 @@ async fn all_permits_can_be_held_and_no_more(world: World) -> Result<()> {
         world.freed(permit).await?;
     }
     world.expect_free(&name).await
+}
+
+/// A store that makes a record at the first use of a name has nothing to lock before it is made.
+async fn first_use_of_a_name_in_any_mode_makes_no_second_holder(world: World) -> Result<()> {
+    let clients = world.clients(6).await?;
+    for round in 0..40 {
+        let name = world.name();
+        let barrier = Arc::new(Barrier::new(clients.len()));
+        let tries = clients.iter().enumerate().map(|(number, locks)| {
+            let (locks, name, barrier) = (locks.clone(), name.clone(), barrier.clone());
+            tokio::spawn(async move {
+                let (lock, semaphore) = (locks.rw_lock(&name)?, locks.semaphore(&name, 1)?);
+                barrier.wait().await;
+                match (round % 2, number % 2) {
+                    (0, _) => semaphore.try_acquire().await,
+                    (_, 0) => lock.try_read().await,
+                    _ => lock.try_write().await,
+                }
+            })
+        });
+        let mut held = Vec::new();
+        for attempt in tries.collect::<Vec<_>>() {
+            held.extend(attempt.await.expect("a task panicked")?);
+        }
+        let readers = held.iter().filter(|guard| guard.mode() == Mode::Shared);
+        assert!(
+            held.len() <= 1 || readers.count() == held.len(),
+            "{} hold at once, of whom each is alone or a reader",
+            held.len()
+        );
+        for guard in held {
+            world.freed(guard).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn permits_never_exceed_the_limit_under_load(world: World) -> Result<()> {
