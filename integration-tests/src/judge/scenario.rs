@@ -123,13 +123,24 @@ impl Scenario {
             Some(site) => site,
             None => Arc::new(self.stage().await?),
         };
-        let registers = registers().await?.addr();
         let folder = self.folder.join(self.name());
         std::fs::remove_dir_all(&folder).ok();
         std::fs::create_dir_all(&folder).map_err(|source| Error::Io {
             what: format!("make {}", folder.display()),
             source,
         })?;
+        let report = self.run_on(site.clone(), &folder, start).await;
+        if !report.as_ref().is_ok_and(|it| it.findings.is_empty()) {
+            // What the servers say is gone with them.
+            for (number, log) in site.logs().into_iter().enumerate() {
+                std::fs::write(folder.join(format!("server-{}.log", number + 1)), log).ok();
+            }
+        }
+        report
+    }
+
+    async fn run_on(&self, site: Arc<Site>, folder: &Path, start: Instant) -> Result<RoundReport> {
+        let registers = registers().await?.addr();
         let client = connect(&site).await?;
         let locks = site.locks(&self.name(), &client);
         let tasks = self.passed_on.map_or(1, |_| TASKS);
@@ -151,7 +162,7 @@ impl Scenario {
             linger,
             ..Shape::new(vec![locks.clone(); tasks].concat(), self.seed)
         };
-        let crew = Crew::start(&self.program, &site, registers, &folder, &shape).await?;
+        let crew = Crew::start(&self.program, &site, registers, folder, &shape).await?;
         write_setup(&crew, &site, &client, linger);
         let begun = now();
         let warm = |crew: &Crew| crew.got_since(&locks, begun);
@@ -180,7 +191,7 @@ impl Scenario {
         let late = crew.stop().await;
         self.sum_up(&site, &crew, &client, &locks, &late).await?;
         let _ = client.close().await;
-        let history = merge(&folder)?;
+        let history = merge(folder)?;
         let path = folder.join("history.jsonl");
         let mut findings = tokio::task::spawn_blocking({
             let history = history.clone();

@@ -9,6 +9,22 @@ use crate::judge::store::{Servers, Site};
 use crate::{Error, RedisServer, Result};
 
 impl Site {
+    /// What each server has logged.
+    pub(in crate::judge) fn logs(&self) -> Vec<String> {
+        match &self.servers {
+            Servers::Redis(nodes) => nodes.iter().map(|node| node.log()).collect(),
+            Servers::Sentinel(group) => group.nodes().iter().map(|node| node.log()).collect(),
+            Servers::Cluster(cluster) => cluster.nodes().iter().map(|node| node.log()).collect(),
+            Servers::MySql(server) => vec![server.log()],
+            Servers::Postgres(servers) => servers.iter().map(|one| one.log()).collect(),
+            Servers::Etcd(server) => vec![server.log()],
+            Servers::EtcdCluster(group) => group.members().iter().map(|one| one.log()).collect(),
+            Servers::Zk(server) => vec![server.log()],
+            Servers::ZkEnsemble(group) => group.members().iter().map(|one| one.log()).collect(),
+            Servers::None => Vec::new(),
+        }
+    }
+
     pub(super) fn freeze(&self, count: usize) {
         match &self.servers {
             Servers::Redis(nodes) => nodes.iter().take(count).for_each(|node| node.freeze()),
