@@ -26,25 +26,19 @@ impl Clock {
     /// # Errors
     /// When `libfaketime` is not installed.
     pub fn new() -> Result<Self> {
-        let mut command = Command::new(program::find("faketime", "faketime")?);
-        command.args(["-m", "-f", "+0", "sh", "-c"]);
-        command.arg("printenv LD_PRELOAD FAKETIME_SHARED; exec cat");
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut keeper = command.spawn().doing("start faketime")?;
-        let mut lines = keeper
-            .stdout
-            .take()
-            .into_iter()
-            .flat_map(|out| BufReader::new(out).lines());
-        let mut line = || {
-            let line = lines.next().and_then(|line| line.ok());
-            line.ok_or_else(|| Error::answer("faketime's environment", "nothing"))
+        let mut tries_left = 5;
+        let (keeper, library, shared) = loop {
+            tries_left -= 1;
+            match start_keeper() {
+                // It names its memory by its process id: one that was killed and had the same has left that behind.
+                Err(Error::Answer { .. }) if tries_left > 0 => {}
+                started => break started?,
+            }
         };
         let clock = Self {
             folder: Folder::new("clock")?,
-            // Where it is differs from machine to machine.
-            library: line()?,
-            shared: line()?,
+            library,
+            shared,
             keeper,
         };
         clock.set(0)?;
@@ -97,6 +91,27 @@ impl Clock {
             format!("{} s ahead, not {seconds_ahead}", shown - right),
         ))
     }
+}
+
+/// Starts the owner of the memory; with the library, which is somewhere else on each machine, and the memory's name.
+fn start_keeper() -> Result<(Child, String, String)> {
+    let mut command = Command::new(program::find("faketime", "faketime")?);
+    command.args(["-m", "-f", "+0", "sh", "-c"]);
+    command.arg("printenv LD_PRELOAD FAKETIME_SHARED; exec cat");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut keeper = command.spawn().doing("start faketime")?;
+    let mut lines = keeper
+        .stdout
+        .take()
+        .into_iter()
+        .flat_map(|out| BufReader::new(out).lines());
+    let mut line = || lines.next().and_then(std::result::Result::ok);
+    if let (Some(library), Some(shared)) = (line(), line()) {
+        return Ok((keeper, library, shared));
+    }
+    drop(keeper.stdin.take());
+    keeper.wait().doing("end faketime")?;
+    Err(Error::answer("faketime's environment", "nothing"))
 }
 
 impl Drop for Clock {
