@@ -1,6 +1,6 @@
 //! A child process that ends with us, and that can be stopped, continued and killed.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -164,6 +164,22 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The processes that work in this folder, or in one below it, whoever is their parent by now.
+pub(crate) fn processes_in(folder: &Path) -> Vec<Pid> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_str().and_then(|id| id.parse().ok());
+        // One that has ended meanwhile works nowhere.
+        let works_in = fs::read_link(entry.path().join("cwd"));
+        if let (Some(pid), Ok(works_in)) = (pid.and_then(Pid::from_raw), works_in)
+            && works_in.starts_with(folder)
+        {
+            found.push(pid);
+        }
+    }
+    found
 }
 
 /// One order to the spawning thread.

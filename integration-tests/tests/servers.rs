@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use integration_tests::server::{Server, Store};
 use integration_tests::{
-    EtcdServer, FaultProxy, Flavor, MySql, MySqlServer, Redis, RedisServer, Reply, Result,
-    ZooKeeperServer,
+    EtcdServer, FaultProxy, Flavor, MySql, MySqlServer, PostgresServer, Redis, RedisServer, Reply,
+    Result, ZooKeeperServer,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -215,6 +215,23 @@ async fn two_servers_of_a_kind_run_at_once() {
         second.sql("SELECT @@global.wait_timeout").await.unwrap(),
         "77\n"
     );
+}
+
+/// The processes that serve clients end a moment after the first one was killed; until then a new server finds their memory in use, and ends.
+#[tokio::test]
+async fn postgres_comes_back_when_all_processes_of_the_one_before_have_gone() {
+    let server = PostgresServer::start().await.unwrap();
+    server.sql("CREATE TABLE kept (v INT)").await.unwrap();
+    server.freeze_all();
+    server.kill();
+    // Long enough for a server that does not wait to have ended. Too short a time could only make the test pass.
+    let later = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        server.thaw_all();
+    };
+    let (back, ()) = tokio::join!(server.restart(), later);
+    back.unwrap();
+    assert_eq!(server.sql("SELECT v FROM kept").await.unwrap(), "");
 }
 
 #[tokio::test]

@@ -36,6 +36,7 @@ pub use self::zookeeper::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperServer};
 use rustix::process::Signal;
 
 use crate::port::Port;
+use crate::process::processes_in;
 use crate::{Error, Folder, Process, Result, until};
 
 /// How long a server may take to answer. Generous: a loaded machine is slow, and a server that ends is noticed at once.
@@ -175,12 +176,21 @@ impl<S: Store> Server<S> {
         ready.map(|()| server)
     }
 
-    /// Starts it again with the same ports and data. Where it still runs it is asked to end first.
+    /// Starts it again with the same ports and data. Where it still runs it is asked to end first. What a killed server has left behind, as a
+    /// PostgreSQL leaves the processes that serve its clients, is waited for: a new one would find its data in use, and end.
     ///
     /// # Errors
-    /// When it does not come up again.
+    /// When it does not come up again, or something of the one before does not go.
     pub async fn restart(&self) -> Result<()> {
         self.terminate().await?;
+        let folder = self.site.folder.path();
+        until("the server before has gone", START_LIMIT, || async {
+            match processes_in(folder).len() {
+                0 => Ok(()),
+                left => Err(Error::answer("how many processes", left.to_string())),
+            }
+        })
+        .await?;
         let process = Process::spawn(&self.store.command(&self.site)?, &self.site.file(LOG))?;
         *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(process);
         self.ready().await

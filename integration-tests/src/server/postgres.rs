@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 
 use super::{Server, Site, Store};
 use crate::error::Doing;
+use crate::process::processes_in;
 use crate::{Error, Folder, Result, folder, program};
 
 /// A running PostgreSQL.
@@ -156,20 +157,11 @@ impl PostgresServer {
         self.thaw();
     }
 
+    /// Its children work where it does, also when it has been killed and they have not noticed yet.
     fn signal_children(&self, signal: Signal) {
-        let parent = self.pid().to_string();
-        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            // The parent is the second word behind the name, which stands in brackets.
-            let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-            let rest = stat.rsplit(')').next().unwrap_or_default();
-            if rest.split_whitespace().nth(1) != Some(&parent) {
-                continue;
-            }
-            let pid = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok());
-            if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
+        let first = self.pid();
+        for pid in processes_in(&self.site().file("data")) {
+            if pid.as_raw_nonzero().get().unsigned_abs() != first {
                 // One that has ended meanwhile is no matter.
                 let _ = rustix::process::kill_process(pid, signal);
             }
