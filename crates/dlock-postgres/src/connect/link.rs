@@ -30,6 +30,8 @@ const RENEWALS: usize = 2;
 pub(crate) enum Turns {
     Calls,
     Renewals,
+    /// A renewal that waits for a row that somebody has locked: neither behind calls, nor in front of renewals that need not wait.
+    StuckRenewals,
 }
 
 /// One call, told to [`Link::call`].
@@ -75,6 +77,7 @@ pub(crate) struct Link {
     permits: Arc<Semaphore>,
     /// Beside those: a renewal must not wait behind calls that wait for a row.
     renewals: Arc<Semaphore>,
+    stuck_renewals: Arc<Semaphore>,
     isolated: AtomicBool,
     /// Each of our connections has one at the server, and no pooler in between: it may be told [`Pool::often`].
     direct: AtomicBool,
@@ -91,6 +94,13 @@ struct Pool {
     often: OnceLock<Vec<Often>>,
 }
 
+/// The permits of a call, and for how long a connection that is being made keeps one after its caller has given up.
+#[derive(Clone, Copy)]
+struct Turn<'a> {
+    permits: &'a Arc<Semaphore>,
+    unwanted: Duration,
+}
+
 /// What a call brought.
 #[derive(Debug)]
 pub(crate) struct Told {
@@ -104,6 +114,7 @@ impl Link {
         Self {
             permits: Arc::new(Semaphore::new(config.connections)),
             renewals: Arc::new(Semaphore::new(RENEWALS)),
+            stuck_renewals: Arc::new(Semaphore::new(RENEWALS)),
             isolated: AtomicBool::new(false),
             direct: AtomicBool::new(false),
             pool: Arc::new(Pool {
@@ -175,11 +186,7 @@ impl Link {
             started: Instant::now(),
             done: false,
         };
-        let permits = match turns {
-            Turns::Calls => &self.permits,
-            Turns::Renewals => &self.renewals,
-        };
-        match tokio::time::timeout(limit, self.tries(job, permits)).await {
+        match tokio::time::timeout(limit, self.tries(job, self.turn(turns, limit))).await {
             Ok(told) => {
                 guard.clear();
                 told
@@ -188,7 +195,18 @@ impl Link {
         }
     }
 
-    async fn tries(&self, job: Job<'_>, permits: &Arc<Semaphore>) -> Result<Told, Trouble> {
+    fn turn(&self, turns: Turns, limit: Duration) -> Turn<'_> {
+        let (permits, unwanted) = match turns {
+            Turns::Calls => (&self.permits, UNWANTED),
+            // They are few, and the next renewals need them: a connection that nobody waits for any more keeps one no longer than its caller had it.
+            Turns::Renewals => (&self.renewals, UNWANTED.min(limit)),
+            Turns::StuckRenewals => (&self.stuck_renewals, UNWANTED.min(limit)),
+        };
+        Turn { permits, unwanted }
+    }
+
+    async fn tries(&self, job: Job<'_>, turn: Turn<'_>) -> Result<Told, Trouble> {
+        let permits = turn.permits;
         #[cfg(any(feature = "deadpool", feature = "sqlx"))]
         if let Some(guest) = &self.pool.config.guest {
             return self.tries_as_guest(guest, job, permits).await;
@@ -201,7 +219,7 @@ impl Link {
             let Ok(permit) = permits.clone().acquire_owned().await else {
                 return Err(doubt(closed(), again));
             };
-            let wire = self.wire(permit).await;
+            let wire = self.wire(permit, turn.unwanted).await;
             let (wire, fresh, permit) = wire.map_err(|trouble| doubt(trouble, again))?;
             let mut lent = Lent {
                 pool: &self.pool,
@@ -291,6 +309,7 @@ impl Link {
     async fn wire(
         &self,
         permit: OwnedSemaphorePermit,
+        unwanted: Duration,
     ) -> Result<(Wire, bool, OwnedSemaphorePermit), Trouble> {
         if self.pool.is_closed() {
             return Err(closed());
@@ -313,13 +332,13 @@ impl Link {
             let opened = tokio::select! {
                 biased;
                 opened = &mut opens => opened,
-                () = give.closed() => match tokio::time::timeout(UNWANTED, opens).await {
+                () = give.closed() => match tokio::time::timeout(unwanted, opens).await {
                     Ok(opened) => opened,
                     Err(_) => return,
                 },
             };
-            if let Err((Ok(unwanted), permit)) = give.send((opened, permit)) {
-                pool.put(unwanted);
+            if let Err((Ok(wire), permit)) = give.send((opened, permit)) {
+                pool.put(wire);
                 drop(permit);
             }
         });
@@ -349,6 +368,7 @@ impl Link {
         self.pool.closed.store(true, Ordering::Release);
         self.permits.close();
         self.renewals.close();
+        self.stuck_renewals.close();
         let idle = std::mem::take(&mut *self.pool.idle());
         let all = async {
             for wire in idle {
@@ -503,5 +523,30 @@ impl Drop for Suspicion<'_> {
         if !self.done && self.started.elapsed() >= SUSPICIOUS {
             self.link.forget_idle();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that takes connections and never says a word.
+    #[tokio::test]
+    async fn renewals_that_were_given_up_make_room_for_the_next() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let silent = silent.expect("a port");
+        let port = silent.local_addr().expect("an address").port();
+        let link = Link::new(Config::new("127.0.0.1", port, "dlock").user("dlock"));
+        let limit = Duration::from_millis(50);
+        for _ in 0..RENEWALS {
+            let asked = link.call_by(Job::Text(""), limit, Turns::Renewals).await;
+            let trouble = asked.expect_err("nobody answers");
+            assert_eq!(trouble.kind(), ErrorKind::TimedOut);
+        }
+        // Long before `UNWANTED` has passed.
+        let all = u32::try_from(RENEWALS).expect("two");
+        let room = tokio::time::timeout(UNWANTED / 2, link.renewals.acquire_many(all));
+        let room = room.await.expect("the renewals before keep their place");
+        drop(room.expect("open"));
     }
 }
