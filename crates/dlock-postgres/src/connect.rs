@@ -18,6 +18,8 @@ mod wire;
 
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 pub(crate) use self::guest::Guest;
+#[cfg(any(feature = "deadpool", feature = "sqlx"))]
+pub(crate) use self::link::TAKES_WRITES;
 pub(crate) use self::link::{Job, Link, Told, Turns};
 pub(crate) use self::listen::Ear;
 pub(crate) use self::row::Row;
