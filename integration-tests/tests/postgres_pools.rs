@@ -512,7 +512,8 @@ async fn a_place_to_listen_has_the_login_and_the_certificates_that_were_set() {
     let server = shop().await;
     client(&server.url()).await;
     let rights = "CREATE ROLE app LOGIN PASSWORD 'app'; GRANT USAGE ON SCHEMA public TO app; \
-        GRANT SELECT ON ALL TABLES IN SCHEMA public TO app";
+        GRANT SELECT ON ALL TABLES IN SCHEMA public TO app; \
+        REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC";
     server.sql(rights).await.expect("a user");
     let place = format!("postgres://{}/dlock", server.addr());
     let set = || Config::over_deadpool(deadpool(&server, 4));

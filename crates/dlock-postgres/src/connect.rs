@@ -12,15 +12,16 @@
 mod guest;
 mod link;
 mod listen;
+mod pool;
 mod row;
 mod tls;
 mod wire;
 
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 pub(crate) use self::guest::Guest;
-#[cfg(any(feature = "deadpool", feature = "sqlx"))]
-pub(crate) use self::link::TAKES_WRITES;
 pub(crate) use self::link::{Job, Link, Told, Turns};
 pub(crate) use self::listen::Ear;
+#[cfg(any(feature = "deadpool", feature = "sqlx"))]
+pub(crate) use self::pool::TAKES_WRITES;
 pub(crate) use self::row::Row;
 pub(crate) use self::wire::{Arg, Often, Wire};

@@ -47,6 +47,18 @@ struct Database {
 }
 
 impl StoreId {
+    /// Whether both may be the same: of two users one may be told the server's number, and the other not.
+    #[cfg(any(feature = "deadpool", feature = "sqlx"))]
+    pub(crate) fn may_be(&self, other: &Self) -> bool {
+        let without = |store: &Self| {
+            let mut store = store.clone();
+            store.database.system = None;
+            store
+        };
+        let (one, two) = (self.database.system, other.database.system);
+        without(self) == without(other) && (one == two || one.is_none() || two.is_none())
+    }
+
     /// For people, and for the order of locks in several stores.
     pub(crate) fn text(&self, config: &Config) -> String {
         let Self { database, number } = self;

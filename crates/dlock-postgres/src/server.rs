@@ -90,7 +90,7 @@ pub(crate) async fn check_listener(
     let looked = looked.unwrap_or_else(|_| Err(Trouble::from(kit::no_answer(limit)).unsent()));
     let (found, takes_writes) = looked?;
     let _ = tokio::time::timeout(limit, wire.close()).await;
-    if found.as_ref() == Some(store) {
+    if found.is_some_and(|found| found.may_be(store)) {
         // What a standby has is the same store, and nobody can listen there.
         return match takes_writes {
             true => Ok(()),
