@@ -84,13 +84,6 @@ pub(crate) struct Link {
     direct: AtomicBool,
 }
 
-/// The permits of a call, and for how long a connection that is being made keeps one after its caller has given up.
-#[derive(Clone, Copy)]
-struct Turn<'a> {
-    permits: &'a Arc<Semaphore>,
-    unwanted: Duration,
-}
-
 /// What a call brought.
 #[derive(Debug)]
 pub(crate) struct Told {
@@ -170,7 +163,12 @@ impl Link {
             started: Instant::now(),
             done: false,
         };
-        match tokio::time::timeout(limit, self.tries(job, self.turn(turns, limit))).await {
+        let permits = match turns {
+            Turns::Calls => &self.permits,
+            Turns::Renewals => &self.renewals,
+            Turns::StuckRenewals => &self.stuck_renewals,
+        };
+        match tokio::time::timeout(limit, self.tries(job, permits)).await {
             Ok(told) => {
                 guard.clear();
                 told
@@ -179,18 +177,7 @@ impl Link {
         }
     }
 
-    fn turn(&self, turns: Turns, limit: Duration) -> Turn<'_> {
-        let (permits, unwanted) = match turns {
-            Turns::Calls => (&self.permits, UNWANTED),
-            // They are few, and the next renewals need them: a connection that nobody waits for any more keeps one no longer than its caller had it.
-            Turns::Renewals => (&self.renewals, UNWANTED.min(limit)),
-            Turns::StuckRenewals => (&self.stuck_renewals, UNWANTED.min(limit)),
-        };
-        Turn { permits, unwanted }
-    }
-
-    async fn tries(&self, job: Job<'_>, turn: Turn<'_>) -> Result<Told, Trouble> {
-        let permits = turn.permits;
+    async fn tries(&self, job: Job<'_>, permits: &Arc<Semaphore>) -> Result<Told, Trouble> {
         #[cfg(any(feature = "deadpool", feature = "sqlx"))]
         if let Some(guest) = &self.pool.config.guest {
             return self.tries_as_guest(guest, job, permits).await;
@@ -203,7 +190,7 @@ impl Link {
             let Ok(permit) = permits.clone().acquire_owned().await else {
                 return Err(doubt(closed(), again));
             };
-            let wire = self.wire(permit, turn.unwanted).await;
+            let wire = self.wire(permit).await;
             let (wire, fresh, permit) = wire.map_err(|trouble| doubt(trouble, again))?;
             let mut lent = Lent {
                 pool: &self.pool,
@@ -293,7 +280,6 @@ impl Link {
     async fn wire(
         &self,
         permit: OwnedSemaphorePermit,
-        unwanted: Duration,
     ) -> Result<(Wire, bool, OwnedSemaphorePermit), Trouble> {
         if self.pool.is_closed() {
             return Err(closed());
@@ -316,13 +302,13 @@ impl Link {
             let opened = tokio::select! {
                 biased;
                 opened = &mut opens => opened,
-                () = give.closed() => match tokio::time::timeout(unwanted, opens).await {
+                () = give.closed() => match tokio::time::timeout(UNWANTED, opens).await {
                     Ok(opened) => opened,
                     Err(_) => return,
                 },
             };
-            if let Err((Ok(wire), permit)) = give.send((opened, permit)) {
-                pool.put(wire);
+            if let Err((Ok(unwanted), permit)) = give.send((opened, permit)) {
+                pool.put(unwanted);
                 drop(permit);
             }
         });
@@ -414,30 +400,5 @@ impl Drop for Suspicion<'_> {
         if !self.done && self.started.elapsed() >= SUSPICIOUS {
             self.link.forget_idle();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A server that takes connections and never says a word.
-    #[tokio::test]
-    async fn renewals_that_were_given_up_make_room_for_the_next() {
-        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await;
-        let silent = silent.expect("a port");
-        let port = silent.local_addr().expect("an address").port();
-        let link = Link::new(Config::new("127.0.0.1", port, "dlock").user("dlock"));
-        let limit = Duration::from_millis(50);
-        for _ in 0..RENEWALS {
-            let asked = link.call_by(Job::Text(""), limit, Turns::Renewals).await;
-            let trouble = asked.expect_err("nobody answers");
-            assert_eq!(trouble.kind(), ErrorKind::TimedOut);
-        }
-        // Long before `UNWANTED` has passed.
-        let all = u32::try_from(RENEWALS).expect("two");
-        let room = tokio::time::timeout(UNWANTED / 2, link.renewals.acquire_many(all));
-        let room = room.await.expect("the renewals before keep their place");
-        drop(room.expect("open"));
     }
 }
