@@ -10,8 +10,12 @@ use dlock_core::{Operation, Result};
 /// A store whose holds live as long as their session needs the time when it connects, so there the parameter stays in the URL.
 pub(crate) fn split(url: &str) -> Result<(String, Option<Duration>)> {
     let whole = || Ok((url.to_owned(), None));
-    // What is wrong with a URL, its backend tells.
-    let Ok(mut parsed) = BackendUrl::parse(url) else {
+    let (Some((scheme, _)), Some((rest, query))) = (url.split_once(':'), url.split_once('?'))
+    else {
+        return whole();
+    };
+    // Without what stands between them, which may be no host, as the folder of a socket. What is wrong with a URL, its backend tells.
+    let Ok(mut parsed) = BackendUrl::parse(&format!("{scheme}:?{query}")) else {
         return whole();
     };
     if lives_by_session(&mut parsed)? {
@@ -20,7 +24,7 @@ pub(crate) fn split(url: &str) -> Result<(String, Option<Duration>)> {
     let lease = parsed
         .take_duration("lease")
         .map_err(|error| error.with_operation(Operation::Connect))?;
-    let (Some(lease), Some((rest, query))) = (lease, url.split_once('?')) else {
+    let Some(lease) = lease else {
         return whole();
     };
     let others: Vec<&str> = query.split('&').filter(|pair| !is_lease(pair)).collect();
@@ -83,6 +87,21 @@ mod tests {
             (
                 "mysql://h/d?mode=advisory&lease=5s",
                 "mysql://h/d?mode=advisory&lease=5s",
+                None,
+            ),
+            (
+                "postgres:///d?host=/run/postgresql&lease=5s&user=u",
+                "postgres:///d?host=/run/postgresql&user=u",
+                seconds(5),
+            ),
+            (
+                "postgres://u@%2Frun%2Fpostgresql:5433/d?lease=5s",
+                "postgres://u@%2Frun%2Fpostgresql:5433/d",
+                seconds(5),
+            ),
+            (
+                "postgresql://%2Frun%2Fpostgresql/d?mode=session&lease=5s",
+                "postgresql://%2Frun%2Fpostgresql/d?mode=session&lease=5s",
                 None,
             ),
             ("etcds://h?lease=5s", "etcds://h?lease=5s", None),

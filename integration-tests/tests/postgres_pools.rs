@@ -12,7 +12,8 @@ mod postgres_support;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, Pool};
-use dlock_core::{Capability, ErrorKind, Locks, MultiLock};
+use dlock_core::kit::{Login, Tls};
+use dlock_core::{Capability, ErrorKind, Locks, MultiLock, WakeUp};
 use dlock_postgres::Config;
 use dlock_postgres::fenced::Fence;
 use dlock_postgres::transaction::TransactionLocks;
@@ -448,4 +449,126 @@ async fn a_listener_that_hears_nothing_is_not_opened_all_the_time() {
     free(guard).await;
     let next = soon("the waiter", waiting).await.expect("no panic");
     free(next.expect("the lock")).await;
+}
+
+/// A copy of the tables in a database of the same name elsewhere, as a dump makes it: two stores, of which a lock of both takes one in each.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_in_a_database_of_the_same_name_is_another_store() {
+    let (one, two) = (shop().await, shop().await);
+    // The servers of tests are copies of one folder: a database that is made anew has another number.
+    let postgres = connection(&of_database(&two, "postgres")).await;
+    for sql in ["DROP DATABASE dlock WITH (FORCE)", "CREATE DATABASE dlock"] {
+        postgres.batch_execute(sql).await.expect("made anew");
+    }
+    let first = client(&one.url()).await;
+    client(&two.url()).await.close().await.expect("its tables");
+    let number = one.sql("SELECT v FROM dlock_meta WHERE k = 'store'").await;
+    let copied = format!(
+        "UPDATE dlock_meta SET v = {} WHERE k = 'store'",
+        number.expect("its number").trim()
+    );
+    two.sql(&copied).await.expect("a copy");
+    let second = client(&two.url()).await;
+    let both = MultiLock::new([
+        first.mutex("a").expect("a name"),
+        second.mutex("a").expect("a name"),
+    ]);
+    let both = both.expect("two");
+    assert_eq!(both.members().len(), 2, "a member was left out");
+    assert_ne!(first.identity(), second.identity());
+    let system = "SELECT system_identifier FROM pg_control_system()";
+    let system: i64 = one
+        .sql(system)
+        .await
+        .expect("a number")
+        .trim()
+        .parse()
+        .expect("a number");
+    assert!(
+        first.identity().contains(&format!("{system:x}")),
+        "{}",
+        first.identity()
+    );
+}
+
+/// Who may not ask for the number of the server still has a store, by what else is known of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_tell_its_number_is_known_by_the_rest() {
+    let server = shop().await;
+    client(&server.url()).await;
+    let rights = "CREATE ROLE app LOGIN PASSWORD 'app'; GRANT USAGE ON SCHEMA public TO app; \
+        GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO app; GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO app; \
+        REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC";
+    server.sql(rights).await.expect("a user");
+    let url = server.url().replace("dlock@", "app:app@");
+    let (one, two) = (client(&url).await, client(&url).await);
+    assert_eq!(one.identity(), two.identity());
+    free(lock(&one, "a").await).await;
+}
+
+/// The login and the certificates that were set stay, unless the URL names others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_to_listen_has_the_login_and_the_certificates_that_were_set() {
+    let server = shop().await;
+    client(&server.url()).await;
+    let rights = "CREATE ROLE app LOGIN PASSWORD 'app'; GRANT USAGE ON SCHEMA public TO app; \
+        GRANT SELECT ON ALL TABLES IN SCHEMA public TO app; \
+        REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC";
+    server.sql(rights).await.expect("a user");
+    let place = format!("postgres://{}/dlock", server.addr());
+    let set = || Config::over_deadpool(deadpool(&server, 4));
+    let asked = || async { Ok(Login::new("app", "app")) };
+    for config in [
+        set().user("app").password("app").listening_at(&place),
+        set().credentials(asked).listening_at(&place),
+        set()
+            .user("app")
+            .password("app")
+            .listening_at(&server.url()),
+    ] {
+        let locks = locks_of(config.expect("a good URL")).await;
+        let wake_up = locks.capabilities().wake_up;
+        assert!(matches!(wake_up, WakeUp::Push { .. }), "{wake_up:?}");
+    }
+    // This server has no certificate, so whoever asks for one must not get through.
+    let encrypted = set().tls(Tls::new()).listening_at(&server.url());
+    let connected = encrypted.expect("a good URL").connect().await;
+    let error = connected.expect_err("without a certificate");
+    assert!(error.to_string().contains("TLS"), "{error}");
+    // Both at once is neither.
+    for off in ["tls=false", "sslmode=disable"] {
+        let both = set()
+            .tls(Tls::new())
+            .listening_at(&with(&server.url(), off));
+        let error = both.expect_err("TLS that is on and off");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+    let twice = set().credentials(asked).listening_at(&server.url());
+    let error = twice.expect_err("two users");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+}
+
+/// A standby lets nobody listen: waiters would never be woken.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_to_listen_must_not_be_a_standby() {
+    let server = shop().await;
+    client(&server.url()).await;
+    let standby = PostgresServer::start_with(Postgres {
+        follows: Some(server.port()),
+        ..Postgres::default()
+    });
+    let standby = standby.await.expect("a standby");
+    let config = Config::over_deadpool(deadpool(&server, 4)).listening_at(&standby.url());
+    let connected = config.expect("a good URL").connect().await;
+    let error = connected.expect_err("a standby");
+    for part in ["listening_at", "standby", "primary"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    // Both are named: the one that takes writes is listened at.
+    let addrs = format!("{},{}", standby.addr(), server.addr());
+    let both = format!("postgres://dlock@{addrs}/dlock");
+    let config = Config::over_deadpool(deadpool(&server, 4)).listening_at(&both);
+    let locks = locks_of(config.expect("a good URL")).await;
+    let wake_up = locks.capabilities().wake_up;
+    assert!(matches!(wake_up, WakeUp::Push { .. }), "{wake_up:?}");
 }

@@ -579,3 +579,36 @@ async fn nobody_gets_past_who_shares_a_lock_or_waits_for_it() {
     let has = format!("SELECT count(*) FROM dlock_holders WHERE attempt = '{next}'");
     assert_eq!(number(&server, &has).await, 1);
 }
+
+/// Somebody keeps the row of a lock for a moment, as any call does, while all connections for calls are taken by questions whether anybody waits. The
+/// renewal must not stand behind those.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_stands_behind_no_question() {
+    let server = start().await;
+    let url = with(&server.url(), "connections=1&answer_timeout=15s");
+    let one = backend(&url).await;
+    let (asked, kept) = (take(&one, "asked").await, take(&one, "kept").await);
+    let mut strangers = Vec::new();
+    for name in ["asked", "kept"] {
+        let stranger = connection(&server.url()).await;
+        let keep = format!("BEGIN; SELECT FROM dlock_locks WHERE name = '{name}' FOR UPDATE");
+        stranger.batch_execute(&keep).await.expect("the row");
+        strangers.push(stranger);
+    }
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    let question = tokio::spawn({
+        let one = one.clone();
+        async move { one.wanted(&asked).await }
+    });
+    counts(&server, "the question waits", waiting, "1").await;
+    let renewal = tokio::spawn({
+        let one = one.clone();
+        async move { renew(&one, &kept).await }
+    });
+    counts(&server, "the renewal waits for the row alone", waiting, "2").await;
+    let stranger = strangers.pop().expect("two");
+    stranger.batch_execute("ROLLBACK").await.expect("free");
+    let renewed = soon("the renewal", renewal).await.expect("no panic");
+    assert!(matches!(renewed, Renewal::Extended), "{renewed:?}");
+    question.abort();
+}

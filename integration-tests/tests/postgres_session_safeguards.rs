@@ -440,3 +440,88 @@ async fn a_break_that_is_dropped_gives_its_session_back() {
     })
     .await;
 }
+
+/// A request that waits for its connection while its attempt is abandoned: the undo has found nothing, so the request must not be sent any more (C13).
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_was_abandoned_while_it_connected_takes_nothing() {
+    let server = start().await;
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let way = format!("postgres://dlock@{}/dlock", proxy.addr());
+    let one = session(&way).await;
+    // It has the connection that was there.
+    let before = take(&one, "before").await;
+    let there = proxy.connections();
+    proxy.pause(Direction::Both);
+    let request = request("late");
+    let asked = one.try_acquire(&request);
+    let undone = async {
+        proxy.connections_are(there + 1).await;
+        let undone = one.abandon(&request).await;
+        proxy.resume();
+        undone
+    };
+    let (asked, undone) = soon("both", async { tokio::join!(asked, undone) }).await;
+    undone.expect("nothing was there");
+    assert!(asked.is_err(), "{asked:?}");
+    let mark = "SELECT count(*) FROM dlock_sessions WHERE name = 'late' AND owner IS NOT NULL";
+    counts(&server, "it took nothing", mark, "0").await;
+    assert_eq!(processes(&server, "late", true).await, "");
+    let released = one.release(&before).await.expect("an answer");
+    assert_eq!(released, Released::Freed);
+}
+
+/// The answer was there, and nobody had read it when the attempt was undone: it is a hold no more, and its session is free.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_read_after_the_undo_is_no_hold() {
+    let server = start().await;
+    let url = with(
+        &server.url(),
+        "mode=session&session_validity=60s&max_sessions=1",
+    );
+    let one = backend(&url).await;
+    let lease = take(&one, "late").await;
+    let released = one.release(&lease).await.expect("an answer");
+    assert_eq!(released, Released::Freed);
+    let stranger = connection(&server.url()).await;
+    let keep = "BEGIN; SELECT FROM dlock_sessions WHERE name = 'late' FOR UPDATE";
+    stranger.batch_execute(keep).await.expect("the row");
+    let request = request("late");
+    let mut asked = std::pin::pin!(one.try_acquire(&request));
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    tokio::select! {
+        asked = &mut asked => panic!("the row is kept: {asked:?}"),
+        () = counts(&server, "it waits for the row", waiting, "1") => {}
+    }
+    // From here on nobody drives it until it was undone.
+    stranger.batch_execute("ROLLBACK").await.expect("free");
+    let mark = "SELECT count(*) FROM dlock_sessions WHERE name = 'late' AND owner IS NOT NULL";
+    counts(&server, "the server has made it a hold", mark, "1").await;
+    one.abandon(&request).await.expect("undone");
+    counts(&server, "it was undone", mark, "0").await;
+    let late = soon("the late answer", asked).await;
+    assert!(late.is_err(), "{late:?}");
+    take(&one, "next").await;
+}
+
+/// A hold whose connection broke looks for another one, while all connections for calls are taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_goes_on_stands_behind_no_call() {
+    let server = start().await;
+    let parameters = "mode=session&session_validity=60s&connections=1&answer_timeout=15s";
+    let one = backend(&with(&server.url(), parameters)).await;
+    let (kept, other) = (take(&one, "kept").await, take(&one, "other").await);
+    let stranger = connection(&server.url()).await;
+    let keep = "BEGIN; SELECT FROM dlock_sessions WHERE name = 'other' FOR UPDATE";
+    stranger.batch_execute(keep).await.expect("the row");
+    let stuck = tokio::spawn({
+        let (one, name) = (one.clone(), other.name().clone());
+        async move { one.break_lock(&name).await }
+    });
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    counts(&server, "a call that waits", waiting, "1").await;
+    kill_holder(&server, "kept").await;
+    let renewed = tokio::time::timeout(Duration::from_secs(12), renew(&one, &kept)).await;
+    let renewed = renewed.expect("it waits for the call");
+    assert!(matches!(renewed, Renewal::Extended), "{renewed:?}");
+    stuck.abort();
+}

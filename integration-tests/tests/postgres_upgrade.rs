@@ -10,7 +10,7 @@ mod postgres_support;
 
 use dlock_core::{ErrorKind, Locks};
 use dlock_postgres::{Config, migration};
-use integration_tests::PostgresServer;
+use integration_tests::{PostgresServer, until};
 use postgres_support::*;
 
 /// What the version before made.
@@ -150,4 +150,101 @@ async fn newer_tables_are_refused() {
         assert!(error.to_string().contains(part), "{error}");
     }
     assert_eq!(versions(&server).await, "lease\t9\nsession\t9\n");
+}
+
+/// Calls of a program of the version before that came while the tables were changed. They are inside a function that is gone afterwards, and wait for
+/// the tables: a token that they got then would be lower than those that the new version has given out (C11).
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_of_the_version_before_that_waited_for_the_change_takes_nothing() {
+    let server = old().await;
+    let call = |kind: i32| {
+        format!(
+            "SELECT said, number FROM dlock_acquire('free', '00000000-0000-0000-0000-00000000000{}', {kind}, 60000000, '', NULL, NULL, 1)",
+            kind + 2
+        )
+    };
+    let mut calls = Vec::new();
+    for kind in [-1, 0, 3] {
+        // One that comes for the first time, and one that the server has planned already.
+        let (first, again) = (
+            connection(&server.url()).await,
+            connection(&server.url()).await,
+        );
+        let undo = format!(
+            "{}; SELECT dlock_release('free', '00000000-0000-0000-0000-00000000000{}', 0)",
+            call(kind),
+            kind + 2
+        );
+        again.batch_execute(&undo).await.expect("version 1");
+        calls.extend([(kind, first), (kind, again)]);
+    }
+    let change = connection(&server.url()).await;
+    let sql = migration("public", "dlock_").expect("SQL");
+    let begin = format!("BEGIN; {sql}");
+    change.batch_execute(&begin).await.expect("new tables");
+    let calls: Vec<_> = calls
+        .into_iter()
+        .map(|(kind, connection)| {
+            let sql = call(kind);
+            tokio::spawn(async move { (kind, connection.query(&sql, &[]).await) })
+        })
+        .collect();
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    until("they wait", SOON, || async {
+        match server.sql(waiting).await?.trim() {
+            "6" => Ok(()),
+            found => Err(integration_tests::Error::answer("waiting", found)),
+        }
+    })
+    .await
+    .expect("they wait");
+    change.batch_execute("COMMIT").await.expect("new tables");
+    for call in calls {
+        let (kind, taken) = soon("an answer", call).await.expect("no panic");
+        let taken = taken.map(|rows| {
+            let row = rows.first().expect("a row");
+            (row.get::<_, Option<i32>>(0), row.get::<_, Option<i64>>(1))
+        });
+        assert!(taken.is_err(), "kind {kind}: {taken:?}");
+    }
+    let locks = client(&server.url()).await;
+    free(lock(&locks, "free").await).await;
+}
+
+/// A newer program comes between the look of this one and its change of the tables.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_program_that_was_quicker_wins() {
+    let server = old().await;
+    let newer = connection(&server.url()).await;
+    // What everybody who makes the tables locks first.
+    let begin = "BEGIN; SELECT pg_advisory_xact_lock(4983251072931170125)";
+    newer.batch_execute(begin).await.expect("the newer one");
+    let config = Config::from_url(&server.url()).expect("a good URL");
+    let connecting = tokio::spawn(config.connect());
+    let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    until("it waits", SOON, || async {
+        match server.sql(waiting).await?.trim() {
+            "1" => Ok(()),
+            found => Err(integration_tests::Error::answer("waiting", found)),
+        }
+    })
+    .await
+    .expect("it waits");
+    let end = "UPDATE dlock_meta SET v = 9 WHERE k IN ('lease', 'session'); COMMIT";
+    newer.batch_execute(end).await.expect("newer tables");
+    let connected = soon("an answer", connecting).await.expect("no panic");
+    let error = connected.expect_err("newer tables");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    for part in ["version 9", "needs 2", "the same version of dlock"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    assert_eq!(versions(&server).await, "lease\t9\nsession\t9\n");
+    // Nor by hand, statement by statement.
+    let functions = "SELECT md5(string_agg(prosrc, '' ORDER BY proname)) FROM pg_proc WHERE proname LIKE 'dlock%'";
+    let before = server.sql(functions).await.expect("functions");
+    let sql = migration("public", "dlock_").expect("SQL");
+    let refused = server.sql(&sql).await.expect_err("newer tables");
+    assert!(refused.to_string().contains("have version 9"), "{refused}");
+    assert_eq!(versions(&server).await, "lease\t9\nsession\t9\n");
+    assert_eq!(server.sql(functions).await.expect("functions"), before);
 }

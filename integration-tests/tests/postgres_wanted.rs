@@ -209,3 +209,46 @@ async fn a_word_outlives_a_downgrade() {
     let other = soon("the writer", other).await.expect("no panic");
     free(other.expect("the lock")).await;
 }
+
+/// The connection that listens is driven by the runtime in which it was made. When that ends, a holder in another runtime makes the next one.
+#[test]
+fn a_holder_hears_although_the_runtime_that_listened_has_ended() {
+    let runtime = || {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime")
+    };
+    let (home, passing) = (runtime(), runtime());
+    let (server, mine, first) = home.block_on(async {
+        let server = start().await;
+        let mine = with_settings(&server, renewed_seldom()).await;
+        let first = lock(&mine, "first").await;
+        (server, mine, first)
+    });
+    passing.block_on(async {
+        let mut wanted = std::pin::pin!(first.wanted());
+        tokio::select! {
+            () = &mut wanted => panic!("nobody waits"),
+            () = listened(&server, "1") => {}
+        }
+    });
+    home.block_on(async {
+        let guard = lock(&mine, "a").await;
+        let other = client(&server.url()).await;
+        let ends = async {
+            counts(&server, "both have left word", EARS, "2").await;
+            passing.shutdown_background();
+            // It ended with its runtime, or the next one has it already.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            waiter(&other, "a")
+        };
+        let both = async { tokio::join!(guard.wanted(), ends) };
+        let ((), waits) = tokio::time::timeout(TOLD, both).await.expect("the word");
+        free(guard).await;
+        let next = soon("its turn", waits).await.expect("no panic");
+        free(next.expect("its turn")).await;
+        free(first).await;
+    });
+}

@@ -151,13 +151,13 @@ impl Config {
         config
     }
 
-    /// Statements by the pool that is set, and one more connection, which listens for grants, at the place and with the login and the certificates
-    /// of a URL: waiters then wake at once. Other settings stay as they are, unless the URL names them. It must lead to the database of the pool,
-    /// which is checked at connect.
+    /// Statements by the pool that is set, and one more connection, which listens for grants, at the place of a URL: waiters then wake at once. Other
+    /// settings, login and certificates among them, stay as they are, unless the URL names them. It must lead to the database of the pool, at a server that
+    /// takes writes, for a standby lets nobody listen; both are checked at connect.
     ///
     /// # Errors
     ///
-    /// When the URL is wrong.
+    /// When the URL is wrong, or turns off the TLS that is set.
     #[cfg(any(feature = "deadpool", feature = "sqlx"))]
     pub fn listening_at(self, url: &str) -> Result<Self> {
         self.with_url(url)

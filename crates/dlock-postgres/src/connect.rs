@@ -12,6 +12,7 @@
 mod guest;
 mod link;
 mod listen;
+mod pool;
 mod row;
 mod tls;
 mod wire;
@@ -20,5 +21,7 @@ mod wire;
 pub(crate) use self::guest::Guest;
 pub(crate) use self::link::{Job, Link, Told, Turns};
 pub(crate) use self::listen::Ear;
+#[cfg(any(feature = "deadpool", feature = "sqlx"))]
+pub(crate) use self::pool::TAKES_WRITES;
 pub(crate) use self::row::Row;
 pub(crate) use self::wire::{Arg, Often, Wire};

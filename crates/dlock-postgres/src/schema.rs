@@ -30,21 +30,43 @@ const UNLESS_MADE: &str = "SELECT pg_advisory_xact_lock(4983251072931170125); \
     IF made THEN RAISE EXCEPTION 'made by another program' USING ERRCODE = 'DLK02'; END IF; \
     END $dlock$";
 
-/// Which store it is, by its own word: the tables' number and the name of their database. A fail-over, another address or a pool
-/// change neither; a copy of the database under another name is another store.
+/// Which store it is, by its own word: the tables' number, the name and number of their database, and the number that the server was given when its data
+/// folder was made. A fail-over to a standby, another address or a pool change none of them; a copy that a dump makes differs in the last two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoreId {
-    database: String,
+    database: Database,
     number: i64,
 }
 
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Database {
+    name: String,
+    oid: u32,
+    /// `None` where the user may not ask for it.
+    system: Option<i64>,
+}
+
 impl StoreId {
+    /// Whether both may be the same: of two users one may be told the server's number, and the other not.
+    #[cfg(any(feature = "deadpool", feature = "sqlx"))]
+    pub(crate) fn may_be(&self, other: &Self) -> bool {
+        let without = |store: &Self| {
+            let mut store = store.clone();
+            store.database.system = None;
+            store
+        };
+        let (one, two) = (self.database.system, other.database.system);
+        without(self) == without(other) && (one == two || one.is_none() || two.is_none())
+    }
+
     /// For people, and for the order of locks in several stores.
     pub(crate) fn text(&self, config: &Config) -> String {
         let Self { database, number } = self;
+        let (name, oid) = (&database.name, database.oid);
         let (mode, schema, prefix) = (config.mode, &config.schema, &config.table_prefix);
+        let system = database.system.unwrap_or_default();
         format!(
-            "postgres:{database}?store={number:x}&mode={mode}&schema={schema}&table_prefix={prefix}"
+            "postgres:{name}?store={number:x}.{system:x}.{oid:x}&mode={mode}&schema={schema}&table_prefix={prefix}"
         )
     }
 }
@@ -56,16 +78,31 @@ struct Found {
     version: Option<i64>,
     /// Of either mode: they are brought up to date together.
     oldest: Option<i64>,
+    newest: Option<i64>,
     number: Option<i64>,
-    database: String,
+    database: Database,
 }
 
 impl Found {
-    fn ask(config: &Config) -> String {
-        statement(
-            "SELECT k, v, current_database()::text FROM {prefix}meta WHERE k IN ('lease', 'session', 'store')",
-            config,
-        )
+    /// Managed servers may forbid the question after their number: it is left out where that is so.
+    fn ask(config: &Config, with_system: bool) -> String {
+        let system = match with_system {
+            true => "(SELECT system_identifier FROM pg_control_system())",
+            false => "NULL::bigint",
+        };
+        let sql = format!(
+            "SELECT k, v, d.datname::text, d.oid, {system} FROM {{prefix}}meta, pg_database d \
+             WHERE k IN ('lease', 'session', 'store') AND d.datname = current_database()"
+        );
+        statement(&sql, config)
+    }
+
+    /// Whether the server does not tell its number to this user, or to nobody.
+    fn hides_system(trouble: &Trouble) -> bool {
+        trouble.message().contains("pg_control_system")
+            && ["42501", "42883", "0A000"]
+                .iter()
+                .any(|code| trouble.has_code(code))
     }
 
     fn read(rows: &[Row], mode: LockMode) -> Result<Self, Trouble> {
@@ -74,12 +111,17 @@ impl Found {
         for row in rows {
             let key: String = row.try_get(0).map_err(unreadable)?;
             let value: i64 = row.try_get(1).map_err(unreadable)?;
-            found.database = row.try_get(2).map_err(unreadable)?;
+            found.database = Database {
+                name: row.try_get(2).map_err(unreadable)?,
+                oid: row.try_get(3).map_err(unreadable)?,
+                system: row.try_get(4).map_err(unreadable)?,
+            };
             if key == "store" {
                 found.number = Some(value);
                 continue;
             }
             found.oldest = Some(found.oldest.map_or(value, |oldest| oldest.min(value)));
+            found.newest = found.newest.max(Some(value));
             if key == mode.to_string() {
                 found.version = Some(value);
             }
@@ -99,8 +141,9 @@ impl Found {
 
 /// The SQL that creates the tables and functions, for those who may not create them from their program.
 ///
-/// Run it once, and connect with [`Config::create_tables`](crate::Config::create_tables) off. Running it again changes nothing; on the tables of an
-/// older version it brings them up to date, and programs of that version then take no lock any more. The user of
+/// Run it once, in one transaction (`psql -1 -v ON_ERROR_STOP=1`), and connect with [`Config::create_tables`](crate::Config::create_tables) off. Running
+/// it again changes nothing; on the tables of an older version it brings them up to date, and programs of that version then take no lock any more; on those
+/// of a newer version it is an error, and changes nothing. The user of
 /// the locks then needs `USAGE` on the schema, `SELECT`, `INSERT`, `UPDATE` and `DELETE` on these tables, and `USAGE` on the sequence.
 ///
 /// ```
@@ -173,21 +216,23 @@ pub(crate) async fn prepare(
     limit: Duration,
 ) -> Result<StoreId, Trouble> {
     let (schema, prefix) = (&config.schema, &config.table_prefix);
-    let ask = Found::ask(config);
+    let mut with_system = true;
     let mut made = false;
     loop {
+        let ask = Found::ask(config, with_system);
         let found = match link.call(Job::Ask(&ask, &[]), limit).await {
             Ok(told) => Found::read(&told.rows, config.mode)?,
+            Err(trouble) if with_system && Found::hides_system(&trouble) => {
+                with_system = false;
+                continue;
+            }
             Err(trouble) if trouble.has_code("42P01") && !made => Found::default(),
             Err(trouble) => return Err(trouble.about("looking for the tables").unsent()),
         };
-        let (version, oldest) = (found.version, found.oldest);
-        if let Some(store) = found.store() {
-            return Ok(store);
-        }
+        let (oldest, newest) = (found.oldest, found.newest);
         let tables = format!("the tables {schema}.{prefix}*");
         let refuse = |kind, text: String| Err(Trouble::new(kind, text).unsent());
-        if let Some(newer) = version.filter(|version| *version > VERSION) {
+        if let Some(newer) = newest.filter(|newest| *newest > VERSION) {
             return refuse(
                 ErrorKind::Unsupported,
                 format!(
@@ -195,6 +240,9 @@ pub(crate) async fn prepare(
                      dlock in all programs"
                 ),
             );
+        }
+        if let Some(store) = found.store() {
+            return Ok(store);
         }
         if made {
             return Err(Trouble::unexpected_reply("no version of its tables"));
@@ -246,7 +294,8 @@ async fn is_in_use(link: &Link, config: &Config, limit: Duration) -> Result<bool
     first(&told)
 }
 
-/// Runs the migration, if nobody was quicker: many programs may start at once, and each would keep the others waiting.
+/// Runs the migration, if nobody was quicker: many programs may start at once, and each would keep the others waiting. One that was quicker may be newer
+/// than we are: then nothing is changed either, and the next look tells.
 async fn make(link: &Link, config: &Config, limit: Duration) -> Result<(), Trouble> {
     let schema = &config.schema;
     let sql = migration(schema, &config.table_prefix)
@@ -259,7 +308,7 @@ async fn make(link: &Link, config: &Config, limit: Duration) -> Result<(), Troub
         )
     );
     let made = link.call(Job::Text(&sql), limit).await;
-    made.map(drop).or_else(|trouble| match trouble.has_code("DLK02") {
+    made.map(drop).or_else(|trouble| match trouble.has_code("DLK02") || trouble.has_code("DLK03") {
         true => Ok(()),
         false => Err(trouble),
     }).map_err(|trouble| {
@@ -278,7 +327,11 @@ async fn make(link: &Link, config: &Config, limit: Duration) -> Result<(), Troub
 /// Which store a connection of its own leads to; `None` where there are no tables as this program needs them.
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 pub(crate) async fn store_at(wire: &mut Wire, config: &Config) -> Result<Option<StoreId>, Trouble> {
-    match wire.ask(&Found::ask(config), &[]).await {
+    let mut asked = wire.ask(&Found::ask(config, true), &[]).await;
+    if asked.as_ref().is_err_and(Found::hides_system) {
+        asked = wire.ask(&Found::ask(config, false), &[]).await;
+    }
+    match asked {
         Ok(rows) => {
             let rows: Vec<Row> = rows.into_iter().map(Row::Own).collect();
             Ok(Found::read(&rows, config.mode)?.store())

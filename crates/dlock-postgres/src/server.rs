@@ -3,6 +3,8 @@
 use dlock_core::{ErrorKind, kit};
 
 use crate::config::Config;
+#[cfg(any(feature = "deadpool", feature = "sqlx"))]
+use crate::connect::TAKES_WRITES;
 use crate::connect::{Job, Link, Wire};
 use crate::error::Trouble;
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
@@ -78,11 +80,23 @@ pub(crate) async fn check_listener(
 ) -> Result<(), Trouble> {
     let mut wire = link.open_alone().await?;
     let limit = link.limit();
-    let found = tokio::time::timeout(limit, schema::store_at(&mut wire, config)).await;
-    let found = found.unwrap_or_else(|_| Err(Trouble::from(kit::no_answer(limit)).unsent()))?;
+    let look = async {
+        let found = schema::store_at(&mut wire, config).await?;
+        let rows = wire.ask(TAKES_WRITES, &[]).await.map_err(Trouble::unsent)?;
+        let takes_writes = rows.first().and_then(|row| row.try_get(0).ok());
+        Ok((found, takes_writes == Some(true)))
+    };
+    let looked = tokio::time::timeout(limit, look).await;
+    let looked = looked.unwrap_or_else(|_| Err(Trouble::from(kit::no_answer(limit)).unsent()));
+    let (found, takes_writes) = looked?;
     let _ = tokio::time::timeout(limit, wire.close()).await;
-    if found.as_ref() == Some(store) {
-        return Ok(());
+    if found.is_some_and(|found| found.may_be(store)) {
+        // What a standby has is the same store, and nobody can listen there.
+        return match takes_writes {
+            true => Ok(()),
+            false => Err(Trouble::read_only(&config.all_places())
+                .about("listening_at leads to a server where nobody can listen")),
+        };
     }
     Err(Trouble::new(
         ErrorKind::Invalid,

@@ -47,7 +47,7 @@ impl Config {
         Self::at(Vec::new()).with_url(url)
     }
 
-    /// The settings that a URL names, and these for the rest. Place, login, database and TLS are the URL's alone.
+    /// The settings that a URL names, and these for the rest. The place is the URL's alone.
     pub(super) fn with_url(self, url: &str) -> Result<Self> {
         let (url, socket) = without_socket(url).map_err(|error| Self::URL.with_context(error))?;
         Self::URL.read(&url, |url| self.parse(url, socket))
@@ -61,16 +61,25 @@ impl Config {
                 "the URL names no host: write {EXAMPLE}, or give a socket's folder as host=/run/postgresql"
             )));
         }
-        self.database = database(url)?;
-        self.login = Login::take(url)?;
+        self.database = database(url)?.or(self.database);
+        let named = Login::take(url)?;
         let user: Option<String> = url.take("user")?;
-        if user.is_some() && self.login.user.is_some() {
+        if user.is_some() && named.user.is_some() {
             return Err(Error::invalid(
                 "the URL names the user twice, before the host and as user: remove one",
             ));
         }
-        self.login.user = self.login.user.or(user);
-        self.tls = take_tls(url)?;
+        self.login.user = named.user.or(user).or(self.login.user);
+        self.login.password = named.password.or(self.login.password);
+        let is_off = turns_tls_off(url)?;
+        self.tls = match (take_tls(url)?, self.tls) {
+            (None, Some(_)) if is_off => {
+                return Err(Error::invalid(
+                    "the URL turns TLS off, and the settings have it on: leave one of them out",
+                ));
+            }
+            (named, set) => named.or(set),
+        };
         self.take_parameters(url)?;
         self.check()?;
         Ok(self)
@@ -229,6 +238,13 @@ fn database(url: &mut BackendUrl) -> Result<Option<String>> {
         ));
     }
     Ok(named.or((!path.is_empty()).then_some(path)))
+}
+
+/// Whether a URL says in words that there is no TLS.
+fn turns_tls_off(url: &BackendUrl) -> Result<bool> {
+    let mut url = url.clone();
+    let (tls, mode) = (url.take::<String>("tls")?, url.take::<String>("sslmode")?);
+    Ok(tls.as_deref() == Some("false") || mode.as_deref() == Some("disable"))
 }
 
 /// TLS in the words of every store, or in libpq's.

@@ -1,13 +1,14 @@
 //! The connections that the calls of a client share.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dlock_core::backend::Backoff;
 use dlock_core::{ErrorKind, kit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::pool::{Pool, closed};
 use super::row::Row;
 use super::wire::{Arg, Often, Sink, Wire};
 use crate::config::Config;
@@ -30,6 +31,8 @@ const RENEWALS: usize = 2;
 pub(crate) enum Turns {
     Calls,
     Renewals,
+    /// A renewal that waits for a row that somebody has locked: neither behind calls, nor in front of renewals that need not wait.
+    StuckRenewals,
 }
 
 /// One call, told to [`Link::call`].
@@ -75,20 +78,10 @@ pub(crate) struct Link {
     permits: Arc<Semaphore>,
     /// Beside those: a renewal must not wait behind calls that wait for a row.
     renewals: Arc<Semaphore>,
+    stuck_renewals: Arc<Semaphore>,
     isolated: AtomicBool,
     /// Each of our connections has one at the server, and no pooler in between: it may be told [`Pool::often`].
     direct: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Pool {
-    config: Config,
-    idle: Mutex<Vec<Wire>>,
-    closed: AtomicBool,
-    /// Which of the places took writes when it was asked last.
-    place: AtomicUsize,
-    /// What a new connection is told, see [`Wire::learn`].
-    often: OnceLock<Vec<Often>>,
 }
 
 /// What a call brought.
@@ -104,15 +97,10 @@ impl Link {
         Self {
             permits: Arc::new(Semaphore::new(config.connections)),
             renewals: Arc::new(Semaphore::new(RENEWALS)),
+            stuck_renewals: Arc::new(Semaphore::new(RENEWALS)),
             isolated: AtomicBool::new(false),
             direct: AtomicBool::new(false),
-            pool: Arc::new(Pool {
-                config,
-                idle: Mutex::default(),
-                closed: AtomicBool::new(false),
-                place: AtomicUsize::new(0),
-                often: OnceLock::new(),
-            }),
+            pool: Arc::new(Pool::new(config)),
         }
     }
 
@@ -178,6 +166,7 @@ impl Link {
         let permits = match turns {
             Turns::Calls => &self.permits,
             Turns::Renewals => &self.renewals,
+            Turns::StuckRenewals => &self.stuck_renewals,
         };
         match tokio::time::timeout(limit, self.tries(job, permits)).await {
             Ok(told) => {
@@ -349,6 +338,7 @@ impl Link {
         self.pool.closed.store(true, Ordering::Release);
         self.permits.close();
         self.renewals.close();
+        self.stuck_renewals.close();
         let idle = std::mem::take(&mut *self.pool.idle());
         let all = async {
             for wire in idle {
@@ -359,95 +349,6 @@ impl Link {
         let _ = tokio::time::timeout(self.pool.config.connect_timeout, all).await;
     }
 }
-
-impl Pool {
-    /// A connection that calls share.
-    async fn open_shared(&self, direct: bool) -> Result<Wire, Trouble> {
-        let mut wire = self.open(None).await?;
-        if direct && let Some(often) = self.often.get() {
-            let limit = self.config.connect_timeout;
-            let learnt = tokio::time::timeout(limit, wire.learn(often)).await;
-            let late = |_| {
-                let text = format!("the server did not answer within {limit:?} at login");
-                Err(Trouble::new(ErrorKind::TimedOut, text))
-            };
-            learnt.unwrap_or_else(late).map_err(Trouble::unsent)?;
-        }
-        Ok(wire)
-    }
-
-    /// Connects, to the place that takes writes if there are several.
-    async fn open(&self, sink: Option<Sink>) -> Result<Wire, Trouble> {
-        if self.is_closed() {
-            return Err(closed());
-        }
-        let config = &self.config;
-        let many = config.places.len() > 1;
-        let first = self.place.load(Ordering::Relaxed);
-        let mut troubles: Vec<Trouble> = Vec::new();
-        for step in 0..config.places.len() {
-            let number = (first + step) % config.places.len();
-            let Some(place) = config.places.get(number) else {
-                continue;
-            };
-            let outcome = async {
-                let mut wire = Wire::open(config, place, sink.clone()).await?;
-                if many {
-                    let asked = wire.ask(TAKES_WRITES, &[]);
-                    let rows = tokio::time::timeout(config.connect_timeout, asked)
-                        .await
-                        .map_err(|_| {
-                            Trouble::new(
-                                ErrorKind::TimedOut,
-                                format!("{place} did not tell whether it takes writes"),
-                            )
-                            .unsent()
-                        })??;
-                    let writable = rows.first().and_then(|row| row.try_get(0).ok());
-                    if writable != Some(true) {
-                        return Err(Trouble::read_only(&place.to_string()));
-                    }
-                }
-                Ok(wire)
-            };
-            match outcome.await {
-                Ok(wire) => {
-                    self.place.store(number, Ordering::Relaxed);
-                    return Ok(wire);
-                }
-                Err(trouble) => troubles.push(trouble),
-            }
-        }
-        let all: Vec<&str> = troubles.iter().map(Trouble::message).collect();
-        let all = all.join("; ");
-        match troubles.pop() {
-            Some(last) if troubles.is_empty() => Err(last.unsent()),
-            Some(last) => {
-                Err(Trouble::new(last.kind(), format!("no host will do: {all}")).unsent())
-            }
-            None => Err(closed()),
-        }
-    }
-
-    fn put(&self, wire: Wire) {
-        let mut idle = self.idle();
-        if !self.is_closed() && wire.is_open() && idle.len() < self.config.connections {
-            idle.push(wire);
-        }
-    }
-
-    fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Wire>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Whether a server may give locks. A standby says that it is in recovery.
-pub(crate) const TAKES_WRITES: &str =
-    "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'";
 
 /// A connection in use. It goes back when its call was answered. One whose call was dropped would give the next call its own answer, but
 /// only after the server has done the first one, which may wait for a row.
@@ -479,10 +380,6 @@ impl Drop for Lent<'_> {
             self.pool.put(wire);
         }
     }
-}
-
-fn closed() -> Trouble {
-    Trouble::from(kit::closed()).unsent()
 }
 
 /// When a call is given up after a while, a silent network may be the cause: connections that are idle are then forgotten.

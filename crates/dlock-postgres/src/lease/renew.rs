@@ -78,8 +78,12 @@ impl LeaseLocks {
         let shortest = batch.iter().map(|lease| lease.renewal_limit()).min();
         let tries = if self.link.takes_two_trips() { 1 } else { 2 };
         let limit = shortest.unwrap_or(Duration::MAX) / tries;
-        // One that waits for a row that somebody keeps must not take a connection from those that need not.
-        let turns = if wait { Turns::Calls } else { Turns::Renewals };
+        // One that waits for a row that somebody keeps must not take a connection from those that need not, nor stand behind calls that wait too.
+        let turns = if wait {
+            Turns::StuckRenewals
+        } else {
+            Turns::Renewals
+        };
         let told = match self.link.call_by(job, limit, turns).await {
             Err(trouble) if trouble.kind() == ErrorKind::TimedOut && tries > 1 => {
                 self.link.call_by(job, limit, turns).await?

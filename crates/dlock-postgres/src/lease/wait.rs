@@ -103,6 +103,8 @@ struct Shared {
     /// Rung when the connection that listens does so at the wrong server.
     moved: Notify,
     running: AtomicBool,
+    /// Nobody listens any more.
+    closed: AtomicBool,
     /// The connection that listens is being made, and wakes everybody when it is there, or cannot be had.
     opening: AtomicBool,
 }
@@ -118,6 +120,7 @@ impl Listener {
                 bell: Mutex::default(),
                 moved: Notify::new(),
                 running: AtomicBool::new(false),
+                closed: AtomicBool::new(false),
                 opening: AtomicBool::new(false),
             }),
             on,
@@ -156,7 +159,10 @@ impl Listener {
 
     /// Begins to listen, if nobody does: the runtime of an earlier one may have ended.
     pub(super) fn begin(&self) {
-        if !self.on || self.shared.running.swap(true, Ordering::AcqRel) {
+        if !self.on || self.shared.closed.load(Ordering::Acquire) {
+            return;
+        }
+        if self.shared.running.swap(true, Ordering::AcqRel) {
             return;
         }
         // Before this waiter looks how long to pause.
@@ -188,6 +194,7 @@ impl Listener {
     }
 
     pub(crate) fn close(&self) {
+        self.shared.closed.store(true, Ordering::Release);
         let mut kept = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(task) = kept.take() {
             task.abort();
@@ -201,7 +208,8 @@ impl Drop for Listener {
     }
 }
 
-/// However the task ends, also with its runtime: the next waiter makes another.
+/// However the task ends, also with its runtime: whoever waits or listens makes another. Some may have come after the task saw that nobody was left, when
+/// it still seemed to run: they are told here, or they would hear nothing.
 struct End(Arc<Shared>);
 
 impl Drop for End {
@@ -210,6 +218,7 @@ impl Drop for End {
         self.0.opening.store(false, Ordering::Release);
         self.0.running.store(false, Ordering::Release);
         self.0.inbox.wake_all();
+        self.0.holds.call_all();
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::backend::{Busy, Lease, Outcome, Request};
+use dlock_core::backend::{AttemptId, Busy, Lease, Outcome, Request};
 use dlock_core::{ErrorKind, Mode, Moment, kit};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::types::Type;
@@ -73,8 +73,10 @@ impl SessionLocks {
         let (mut sent, mut claim) = loop {
             let sign = carrier.sign;
             // From here on `abandon` finds the connection, also when this future is dropped.
-            self.attempts()
-                .insert(request.attempt(), State::Asking(sign));
+            if let Err(trouble) = self.begin_asking(request.attempt(), sign) {
+                self.keep(carrier);
+                return Err(if again { doubt(trouble) } else { trouble });
+            }
             let sent = request.now();
             match within(limit, self.claim(&mut carrier, request, true, None)).await {
                 Ok(claim) => break (sent, claim),
@@ -100,7 +102,7 @@ impl SessionLocks {
             match claim {
                 Claim::Holds(token) => {
                     let lease = lease(request, sent, token)?;
-                    self.begin_hold(request, carrier, token, permit);
+                    self.begin_hold(request, carrier, token, permit)?;
                     return Ok(Outcome::Held(lease));
                 }
                 Claim::Busy(retry_after) if !wait => {
@@ -214,13 +216,27 @@ impl SessionLocks {
         }
     }
 
+    /// An undo that came while this one looked for a connection has found nothing, and was confirmed: then nothing may be sent any more. It remembers the
+    /// attempt before it looks, and here it is the other way round under the same lock, so one of the two sees the other.
+    fn begin_asking(&self, attempt: AttemptId, sign: i64) -> Result<(), Trouble> {
+        let mut attempts = self.attempts();
+        kit::refuse_abandoned(attempt).map_err(|error| Trouble::from(error).unsent())?;
+        attempts.insert(attempt, State::Asking(sign));
+        Ok(())
+    }
+
+    /// An undo that has come meanwhile ended the connection: what its last answer says is over.
     fn begin_hold(
         &self,
         request: &Request,
         carrier: Carrier,
         token: i64,
         permit: OwnedSemaphorePermit,
-    ) {
+    ) -> Result<(), Trouble> {
+        let mut attempts = self.attempts();
+        if !attempts.contains_key(&request.attempt()) {
+            return Err(Trouble::from(kit::abandoned()).in_doubt());
+        }
         let hold = Arc::new(Hold {
             carried_by: tokio::sync::Mutex::new(CarriedBy {
                 sign: carrier.sign,
@@ -230,8 +246,8 @@ impl SessionLocks {
             token,
             _permit: permit,
         });
-        self.attempts()
-            .insert(request.attempt(), State::Holding(hold));
+        attempts.insert(request.attempt(), State::Holding(hold));
+        Ok(())
     }
 
     /// The request was sent twice: it is one hold.

@@ -9,7 +9,7 @@ use tokio_postgres::types::Type;
 
 use super::{SessionLocks, within};
 use crate::config::Config;
-use crate::connect::{Arg, Job, Wire};
+use crate::connect::{Arg, Job, Turns, Wire};
 use crate::error::Trouble;
 use crate::lease::first;
 
@@ -117,17 +117,28 @@ impl SessionLocks {
 
     /// Ends a connection, and returns when the server has let go of what it held.
     pub(super) async fn end(&self, sign: i64, limit: Duration) -> Result<(), Trouble> {
-        if !self.is_known(sign, limit).await? {
+        self.end_by(sign, limit, Turns::Calls).await
+    }
+
+    /// The same, in the turn of others.
+    pub(super) async fn end_by(
+        &self,
+        sign: i64,
+        limit: Duration,
+        turns: Turns,
+    ) -> Result<(), Trouble> {
+        let known = || self.yes(&self.sql.known, sign, limit, turns);
+        if !known().await? {
             return Ok(());
         }
         let args: [Arg<'_>; 1] = [(&sign, Type::INT8)];
         let job = Job::Ask(&self.sql.end, &args);
         self.link
-            .call(job, limit)
+            .call_by(job, limit, turns)
             .await
             .map_err(|trouble| trouble.about("ending a connection in doubt"))?;
         let gone = async {
-            while self.is_known(sign, limit).await? {
+            while known().await? {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
             Ok(())
@@ -135,19 +146,21 @@ impl SessionLocks {
         within(limit, gone).await
     }
 
-    /// Whether the server has the connection.
-    pub(super) async fn is_known(&self, sign: i64, limit: Duration) -> Result<bool, Trouble> {
-        self.yes(&self.sql.known, sign, limit).await
-    }
-
     /// Whether the connection waits for a key.
     pub(super) async fn waits(&self, sign: i64, limit: Duration) -> Result<bool, Trouble> {
-        self.yes(&self.sql.waits, sign, limit).await
+        self.yes(&self.sql.waits, sign, limit, Turns::Calls).await
     }
 
-    async fn yes(&self, sql: &str, sign: i64, limit: Duration) -> Result<bool, Trouble> {
+    async fn yes(
+        &self,
+        sql: &str,
+        sign: i64,
+        limit: Duration,
+        turns: Turns,
+    ) -> Result<bool, Trouble> {
         let args: [Arg<'_>; 1] = [(&sign, Type::INT8)];
-        first(&self.link.call(Job::Ask(sql, &args), limit).await?)
+        let job = Job::Ask(sql, &args);
+        first(&self.link.call_by(job, limit, turns).await?)
     }
 
     /// Tries everything once, so that a missing permission shows at connect. It changes nothing, for no lock has such a name.
@@ -163,7 +176,8 @@ impl SessionLocks {
         let limit = self.config.connect_timeout;
         let gone = carrier.number(&self.sql.prove, &args);
         let gone = within(limit, gone).await.map_err(about)?;
-        self.is_known(carrier.sign, limit).await.map_err(about)?;
+        let known = self.yes(&self.sql.known, carrier.sign, limit, Turns::Calls);
+        known.await.map_err(about)?;
         if gone != 2 {
             return Err(Trouble::new(
                 ErrorKind::Store,

@@ -8,7 +8,7 @@ use tokio_postgres::types::Type;
 
 use super::connection::Carrier;
 use super::{CarriedBy, Hold, SessionLocks, within};
-use crate::connect::Arg;
+use crate::connect::{Arg, Turns};
 use crate::error::Trouble;
 
 /// Whether a trouble says nothing about the connection. A server that refuses writes was demoted: the hold goes on at another.
@@ -90,7 +90,7 @@ impl SessionLocks {
         let limit = self.config.answer_timeout;
         // The server may not know yet that the old one has broken.
         let ended = carried_by.sign;
-        self.end(ended, limit).await?;
+        self.end_by(ended, limit, Turns::Renewals).await?;
         let mut carrier = self.open().await?;
         // Known before it is asked: if this is dropped, the next try or an undo ends it.
         carried_by.sign = carrier.sign;

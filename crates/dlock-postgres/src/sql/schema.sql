@@ -19,6 +19,17 @@
 -- One at a time: two that make the same table at once would fail.
 SELECT pg_advisory_xact_lock(4983251072931170125);
 CREATE TABLE IF NOT EXISTS {prefix}meta (k text PRIMARY KEY, v bigint NOT NULL);
+-- A newer program may have been here since we looked: its functions must not be replaced by ours.
+DO $dlock$
+DECLARE
+  newer bigint;
+BEGIN
+  SELECT max(v) INTO newer FROM {prefix}meta WHERE k IN ('lease', 'session') AND v > 2;
+  IF newer IS NOT NULL THEN
+    RAISE EXCEPTION 'the tables of dlock have version % here, and this SQL makes version 2', newer
+    USING ERRCODE = 'DLK03', HINT = 'Use the SQL of dlock_postgres::migration of the newest version that runs here.';
+  END IF;
+END $dlock$;
 CREATE SEQUENCE IF NOT EXISTS {prefix}tokens;
 CREATE TABLE IF NOT EXISTS {prefix}locks (
   name text COLLATE "C" PRIMARY KEY,
@@ -64,8 +75,9 @@ CREATE TABLE IF NOT EXISTS {prefix}abandoned (
   until timestamptz NOT NULL
 );
 
--- From version 1 to 2. Its function that grants is gone: a token of version 1 was the number itself, and is 64 times as high now, so a program of
--- version 1 that still runs must take nothing any more.
+-- From version 1 to 2. A token of version 1 was the number itself, and is 64 times as high now, so a program of version 1 that still runs must take
+-- nothing any more: its function that grants is gone. A call that was inside it, and waited for the tables that this transaction has locked, fails when it
+-- returns, as the server does not find its type any more, and what it has done is undone.
 ALTER TABLE {prefix}locks ADD COLUMN IF NOT EXISTS ear text NOT NULL DEFAULT '';
 ALTER TABLE {prefix}holders ADD COLUMN IF NOT EXISTS ear text NOT NULL DEFAULT '';
 ALTER TABLE {prefix}waiters ADD COLUMN IF NOT EXISTS client text NOT NULL DEFAULT '';
@@ -470,5 +482,5 @@ BEGIN
   RETURN swept;
 END $dlock$;
 
-INSERT INTO {prefix}meta (k, v) VALUES ('lease', 2) ON CONFLICT (k) DO UPDATE SET v = excluded.v;
+INSERT INTO {prefix}meta AS m (k, v) VALUES ('lease', 2) ON CONFLICT (k) DO UPDATE SET v = greatest(m.v, excluded.v);
 INSERT INTO {prefix}meta (k, v) VALUES ('store', (random() * 9007199254740991)::bigint) ON CONFLICT DO NOTHING;

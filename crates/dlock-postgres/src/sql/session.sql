@@ -1,4 +1,4 @@
--- The table and functions of mode session. A hold is an advisory lock of one connection, and a mark in this table.
+-- The table and functions of mode session, made after those of mode lease, whose table of versions and whose numbers it uses. A hold is an advisory lock of one connection, and a mark in this table.
 -- {prefix}sessions  one row for each name. key: the advisory lock of the name, drawn by lot, so that no two names share one and strangers
 --                   who use such locks too do not meet it; owner: whose mark it is, NULL when the last holder left in order; token: the
 --                   last one that was given out; valid_us: for how long the owner's last sign of life is good; broken: ended by force;
@@ -10,8 +10,6 @@
 -- must know by its own clock. Only the connection that has the key makes somebody the owner, or lets the time run. The server lets
 -- go of a key after the transaction of its connection has ended, so what that one has begun is done or undone before the next one looks.
 SELECT pg_advisory_xact_lock(4983251072931170125);
-CREATE TABLE IF NOT EXISTS {prefix}meta (k text PRIMARY KEY, v bigint NOT NULL);
-CREATE SEQUENCE IF NOT EXISTS {prefix}tokens;
 CREATE TABLE IF NOT EXISTS {prefix}sessions (
   name text COLLATE "C" PRIMARY KEY,
   key bigint NOT NULL UNIQUE,
@@ -165,4 +163,4 @@ BEGIN
   RETURN CASE WHEN a_token > l.lost THEN 2 WHEN a_token = l.lost OR a_token > l.freed THEN 0 ELSE 3 END;
 END $dlock$;
 
-INSERT INTO {prefix}meta (k, v) VALUES ('session', 2) ON CONFLICT (k) DO UPDATE SET v = excluded.v;
+INSERT INTO {prefix}meta AS m (k, v) VALUES ('session', 2) ON CONFLICT (k) DO UPDATE SET v = greatest(m.v, excluded.v);
