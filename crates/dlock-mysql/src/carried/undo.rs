@@ -150,8 +150,7 @@ impl ConnectionLocks {
                 };
                 tokio::time::sleep(pause).await;
                 let seen = self.look_from_outside(name, self.config.answer_timeout);
-                let is_same =
-                    |seen: MarkRow| seen.key().fence == broken.key().fence && !seen.is_free();
+                let is_same = |seen: MarkRow| seen.fence() == broken.fence() && !seen.is_free();
                 if !seen.await?.is_some_and(is_same) {
                     return Ok(());
                 }
