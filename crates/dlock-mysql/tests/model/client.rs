@@ -105,6 +105,11 @@ impl Attempt {
         }
     }
 
+    /// Whether it waits for a new connection to carry its hold.
+    pub(crate) fn takes_again_on(&self, on: Connection) -> bool {
+        matches!(self, Self::TakesAgain(hold, _) if hold.on == on)
+    }
+
     /// The connection of an attempt that is not a hold yet.
     pub(crate) fn asks_on(&self) -> Option<Connection> {
         match self {

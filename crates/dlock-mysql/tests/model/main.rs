@@ -255,6 +255,12 @@ impl Rules {
         else {
             return None;
         };
+        // A new connection whose client has given it up is closed, and its lock goes with it.
+        if let Statement::TakeAgain(on, _) = statement
+            && !state.clients[of].takes_again_on(on)
+        {
+            return None;
+        }
         let (answer, grants) = state.servers.run(self, state.now, of, statement);
         state.grant(grants);
         Some((of, sent, answer?))
@@ -319,9 +325,6 @@ impl Rules {
             Action::GiveUp(me) => self.abandon(next, me),
             Action::Die(me) => {
                 next.clients[me] = Attempt::Dead;
-                // It opens a connection, and a server hears at once that nobody is behind it.
-                let opens = |what| matches!(what, What::Statement { of, statement: Statement::TakeAgain(..), .. } if of == me);
-                next.wire.retain(|parcel| !opens(parcel.what));
                 let its = |connection: &&Connection| connection.of == me;
                 let its: Vec<_> = next.servers.open.iter().filter(its).copied().collect();
                 for connection in its {
