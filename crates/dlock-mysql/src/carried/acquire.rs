@@ -132,10 +132,13 @@ impl ConnectionLocks {
                     };
                     return Ok((granted, first));
                 }
-                // It may have died while nobody used it, and must not be in our own way.
+                // It may have died while nobody used it, and must not be in our own way. Or it died with the answer: then the mark names it.
                 Err(trouble) if is_spare && trouble.broken => {
-                    self.end(call_sign, limit).await?;
-                    connection = Connection::open_carrying(&self.config, &self.setup).await?;
+                    let begins_anew = async {
+                        self.clear_away(request, call_sign, limit).await?;
+                        Connection::open_carrying(&self.config, &self.setup).await
+                    };
+                    connection = begins_anew.await.map_err(Trouble::in_doubt)?;
                     is_spare = false;
                 }
                 Err(trouble) => return Err(trouble),

@@ -21,6 +21,8 @@
 //!
 //! # The life of an attempt
 //!
+//! On the long way; mode `advisory` has a short one past the first two boxes, where the mark has no owner ([`take`]).
+//!
 //! ```text
 //!              lock not granted: try → busy, wait → the server's queue
 //!            ┌──────────────┐
