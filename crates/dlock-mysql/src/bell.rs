@@ -24,27 +24,31 @@
 //! - Whoever waits for it looks at the row now and then all the same, and at the end of the holder's lease.
 //! - A holder that dies loses its connections, and the bell with them. Of one that is frozen the server ends the connection after
 //!   [`BELL_SILENCE`]. A [`Bell`] that is dropped rings, or its connection is closed.
+//! - Whoever breaks a lock by force ends the connection that has its bell, where it may ([`Bells::free_by_force`]).
 //! - A client that has no connection left for a bell asks again with pauses, as do those behind a proxy, and those on several nodes, where named
 //!   locks mean nothing.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use dlock_core::Name;
 use dlock_core::backend::Lease;
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 
 use crate::config::Config;
-use crate::connect::Connection;
+use crate::connect::{Connection, Job, SharedConnections};
 use crate::key::bell_locks;
 use crate::server::Setup;
 
 /// The server ends a connection with a bell after so much silence.
 pub(crate) const BELL_SILENCE: Duration = Duration::from_secs(15);
-/// A connection that was silent for longer is not trusted with a wait, and gets a sign of life while it has a bell.
+/// How often a connection with a bell gives a sign of life, however far apart the renewals of its hold are.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(4);
+/// A connection that was silent for longer is not trusted with a wait.
 const FRESH: Duration = Duration::from_secs(4);
 /// A wait for a bell ends after so many seconds, and is begun again: a waiter whose network fell silent leaves the queue then.
 const LONGEST_WAIT: u64 = 60;
@@ -148,24 +152,50 @@ impl Bells {
                 None => Connection::open(&bells.config, &setup).await.ok()?,
             };
             let wait = wait_text(&locks);
+            // The server answers before that: of a network that fell silent there is no answer at all.
+            let limit = Duration::from_secs(2 * LONGEST_WAIT) + bells.config.answer_timeout;
             loop {
-                match connection.text(&wait).await {
-                    Ok(answer) if answer.first_number() == Some(1) => {
+                match tokio::time::timeout(limit, connection.text(&wait)).await {
+                    Ok(Ok(answer)) if answer.first_number() == Some(1) => {
                         return Some(Bell {
                             ringer: Mutex::new(Some(Ringer { connection, permit })),
                             has_rung: AtomicBool::new(false),
+                            keeper: OnceLock::new(),
                             bells,
                             bell: locks.bell,
                         });
                     }
-                    Ok(_) => {}
-                    Err(trouble) => {
+                    Ok(Ok(_)) => {}
+                    Ok(Err(trouble)) => {
                         tracing::debug!(?trouble, "no bell: a waiter asks again instead");
+                        return None;
+                    }
+                    Err(_) => {
+                        tracing::debug!("no answer about a bell: a waiter asks again instead");
                         return None;
                     }
                 }
             }
         }))
+    }
+
+    /// A hold of this name was ended by force, and its client does not know that yet: ends the connection that has the bell, so that the next one is
+    /// woken now. Where that belongs to another user, and we may not, the next one asks by itself about a second later. If it is one of those who wait that has
+    /// the bell, it asks every few milliseconds, and does so without it too.
+    pub(crate) async fn free_by_force(
+        &self,
+        shared: &SharedConnections,
+        name: &Name,
+        limit: Duration,
+    ) {
+        if !self.are_on() {
+            return;
+        }
+        // An error if nobody has it.
+        let kill = format!("KILL IS_USED_LOCK('{}')", self.locks(name).bell);
+        if let Err(trouble) = shared.call(Job::Text(&kill), limit).await {
+            tracing::debug!(?trouble, %name, "nobody had the bell of a lock that was broken, or we may not end it");
+        }
     }
 
     fn fresh(&self) -> Option<Connection> {
@@ -216,6 +246,8 @@ pub(crate) struct Bell {
     /// `None` once it has rung, and while the server is given a sign of life.
     ringer: Mutex<Option<Ringer>>,
     has_rung: AtomicBool,
+    /// The task that gives signs of life, while a hold has the bell.
+    keeper: OnceLock<AbortHandle>,
     bells: Arc<Bells>,
     bell: String,
 }
@@ -231,6 +263,10 @@ impl Bell {
     /// Lets the bell go, which wakes the next one, in the background: nobody waits for that but the one that is woken.
     pub(crate) fn ring(&self) {
         self.has_rung.store(true, Ordering::Release);
+        if let Some(keeper) = self.keeper.get() {
+            // One that waits for the answer to a sign of life has the connection: dropped with it, that is closed, and the server lets go of the bell.
+            keeper.abort();
+        }
         let Some(Ringer {
             mut connection,
             permit,
@@ -253,10 +289,28 @@ impl Bell {
         });
     }
 
-    /// Keeps the server from ending the connection of a hold that lasts.
-    pub(crate) async fn keep(&self) {
-        let silent = |ringer: &mut Ringer| ringer.connection.idle_for() >= FRESH / 2;
-        let Some(mut ringer) = self.ringer().take_if(silent) else {
+    /// The bell of a hold, which may last: the server must not end its connection.
+    pub(crate) fn kept(self) -> Arc<Self> {
+        let bell = Arc::new(self);
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let weak = Arc::downgrade(&bell);
+            let keeper = runtime.spawn(async move {
+                loop {
+                    tokio::time::sleep(SIGN_OF_LIFE).await;
+                    let Some(bell) = weak.upgrade() else {
+                        return;
+                    };
+                    bell.give_sign_of_life().await;
+                }
+            });
+            // The first one, as nobody else has the bell yet.
+            let _ = bell.keeper.set(keeper.abort_handle());
+        }
+        bell
+    }
+
+    async fn give_sign_of_life(&self) {
+        let Some(mut ringer) = self.ringer().take() else {
             return;
         };
         let limit = self.bells.config.answer_timeout;
@@ -284,20 +338,5 @@ impl Drop for Bell {
 pub(crate) fn ring(lease: &Lease) {
     if let Some(bell) = lease.native::<Bell>() {
         bell.ring();
-    }
-}
-
-/// The holds go on. Beside their renewal, which waits for no bell: one whose connection has fallen silent is no reason to give a renewal up.
-pub(crate) fn keep(leases: &[Arc<Lease>]) {
-    let has_bell = |lease: &&Arc<Lease>| lease.native::<Bell>().is_some();
-    let leases: Vec<_> = leases.iter().filter(has_bell).cloned().collect();
-    if leases.is_empty() {
-        return;
-    }
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        runtime.spawn(async move {
-            let bells = leases.iter().filter_map(|lease| lease.native::<Bell>());
-            futures::future::join_all(bells.map(Bell::keep)).await;
-        });
     }
 }

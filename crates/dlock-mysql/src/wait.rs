@@ -118,7 +118,7 @@ impl Queued {
     /// An exclusive hold keeps the bell, and rings when it ends. Others share the lock, so the next one may try at once.
     fn settle(self, lease: Lease) -> Lease {
         match self {
-            Self::Has(bell) if lease.mode() == Mode::Exclusive => lease.with_native(Arc::new(bell)),
+            Self::Has(bell) if lease.mode() == Mode::Exclusive => lease.with_native(bell.kept()),
             _ => lease,
         }
     }

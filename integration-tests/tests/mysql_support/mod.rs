@@ -1,6 +1,8 @@
 //! What the tests of the MySQL backend share.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod relay;
+
 use std::sync::Arc;
 use std::time::Duration;
 

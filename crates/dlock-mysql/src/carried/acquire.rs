@@ -10,7 +10,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::call_sign::CallSign;
 use super::kind::{Grab, NOW, Proof};
 use super::mark::{HoldKey, MarkPeek, MarkRow, MarkVersion, claim_args, version_args};
-use super::wait::PlaceOfWaiter;
+use super::take::Take;
+use super::wait::{PlaceOfWaiter, Turn};
 use super::{AttemptState, ConnectionLocks, Hold, HoldConnection, within};
 use crate::connect::Connection;
 use crate::error::Trouble;
@@ -28,6 +29,13 @@ struct Granted<'a> {
     proved: Moment,
     /// Where it stands among those who wait.
     waits: Option<PlaceOfWaiter>,
+}
+
+/// The answer to the first question of an attempt.
+enum First {
+    /// The lock and its mark are ours.
+    Held(HoldKey),
+    Grab(Grab),
 }
 
 /// What to do about a mark.
@@ -67,7 +75,11 @@ impl ConnectionLocks {
         wait: bool,
     ) -> Result<Outcome, Trouble> {
         let limit = self.limit(request);
-        let (mut granted, grab) = self.grab_now(request).await?;
+        let (mut granted, first) = self.grab_now(request).await?;
+        let grab = match first {
+            First::Held(key) => return Ok(self.begin_hold(granted, key, permit)),
+            First::Grab(grab) => grab,
+        };
         let version = match grab {
             Grab::Granted(MarkPeek::Free(version)) => Some(version),
             Grab::Granted(MarkPeek::Owned) => None,
@@ -82,11 +94,15 @@ impl ConnectionLocks {
             }
             Grab::Busy => {
                 request.mark_contended();
-                granted.waits = self
+                let turn = self
                     .queue(request, &mut granted.connection, granted.call_sign, limit)
                     .await?;
-                // The mark may have been read when the wait began.
-                None
+                granted.waits = turn.place;
+                match self.has_waited(&mut granted, turn, limit).await? {
+                    Some(Next::Held(key)) => return Ok(self.begin_hold(granted, key, permit)),
+                    Some(Next::Claim(version)) => Some(version),
+                    _ => None,
+                }
             }
         };
         self.settle(granted, version, permit, wait)
@@ -96,7 +112,7 @@ impl ConnectionLocks {
     }
 
     /// Asks for the lock without waiting, on a connection of its own for this attempt.
-    async fn grab_now<'a>(&self, request: &'a Request) -> Result<(Granted<'a>, Grab), Trouble> {
+    async fn grab_now<'a>(&self, request: &'a Request) -> Result<(Granted<'a>, First), Trouble> {
         let (mut connection, mut is_spare) = self.connection().await?;
         loop {
             let call_sign = CallSign::of(&connection);
@@ -104,11 +120,9 @@ impl ConnectionLocks {
             self.attempts()
                 .insert(request.attempt(), AttemptState::Asking(call_sign));
             let (limit, proved) = (self.limit(request), request.now());
-            let grab = self
-                .kind
-                .grab(&mut connection, &self.shared, request.name(), NOW, limit);
-            match within(limit, grab).await {
-                Ok(grab) => {
+            let first = self.first(request, &mut connection, limit);
+            match within(limit, first).await {
+                Ok(first) => {
                     let granted = Granted {
                         request,
                         connection,
@@ -116,16 +130,63 @@ impl ConnectionLocks {
                         proved,
                         waits: None,
                     };
-                    return Ok((granted, grab));
+                    return Ok((granted, first));
                 }
-                // It may have died while nobody used it, and must not be in our own way.
+                // It may have died while nobody used it, and must not be in our own way. Or it died with the answer: then the mark names it.
                 Err(trouble) if is_spare && trouble.broken => {
-                    self.end(call_sign, limit).await?;
-                    connection = Connection::open_carrying(&self.config, &self.setup).await?;
+                    let begins_anew = async {
+                        self.clear_away(request, call_sign, limit).await?;
+                        Connection::open_carrying(&self.config, &self.setup).await
+                    };
+                    connection = begins_anew.await.map_err(Trouble::in_doubt)?;
                     is_spare = false;
                 }
                 Err(trouble) => return Err(trouble),
             }
+        }
+    }
+
+    async fn first(
+        &self,
+        request: &Request,
+        connection: &mut Connection,
+        limit: Duration,
+    ) -> Result<First, Trouble> {
+        let valid = self.config.session_validity;
+        match self.kind.take(connection, request, valid).await? {
+            Take::Held(key) => Ok(First::Held(key)),
+            Take::Busy => Ok(First::Grab(Grab::Busy)),
+            Take::LongWay => {
+                let (kind, name) = (&self.kind, request.name());
+                let grab = kind.grab(connection, &self.shared, name, NOW, limit);
+                Ok(First::Grab(grab.await?))
+            }
+        }
+    }
+
+    /// The shortest way to the mark for one that has waited, and was granted the lock; `None` when it has to look at it.
+    async fn has_waited(
+        &self,
+        granted: &mut Granted<'_>,
+        turn: Turn,
+        limit: Duration,
+    ) -> Result<Option<Next>, Trouble> {
+        let (request, valid) = (granted.request, self.config.session_validity);
+        let sent = request.now();
+        let take = self.kind.take(&mut granted.connection, request, valid);
+        let taken = within(limit, take).await.map_err(Trouble::in_doubt)?;
+        if let Take::Held(key) = taken {
+            granted.proved = sent;
+            return Ok(Some(Next::Held(key)));
+        }
+        // The mark may have been read when the wait began, but a claim compares its version. The hold is valid from the sending of the wish
+        // that was granted: after a long wait there would be little left of it, and then a look is a newer proof.
+        match turn.peek {
+            MarkPeek::Free(version) if request.now() < turn.asked + valid / 4 => {
+                granted.proved = turn.asked;
+                Ok(Some(Next::Claim(version)))
+            }
+            _ => Ok(None),
         }
     }
 
@@ -155,7 +216,8 @@ impl ConnectionLocks {
                     let (connection, sql) = (&mut granted.connection, &self.kind.marks.claim);
                     let claim = self.kind.write(connection, &self.shared, sql, &args, limit);
                     if within(limit, claim).await? == 1 {
-                        return Ok(self.begin_hold(granted, version.claimed(), permit));
+                        let key = version.claimed(attempt);
+                        return Ok(self.begin_hold(granted, key, permit));
                     }
                     // A late word of somebody who has lost the lock, or our own that was sent twice: look again.
                 }
@@ -196,7 +258,10 @@ impl ConnectionLocks {
             return Ok(Next::Claim(seen.version));
         }
         if seen.is_of(granted.request.attempt()) {
-            return Ok(Next::Held(seen.key()));
+            return Ok(Next::Held(HoldKey {
+                attempt: granted.request.attempt(),
+                fence: seen.fence(),
+            }));
         }
         let is_over = seen.left.is_some_and(|left| left.is_zero())
             || waited_for.is_some_and(|before| before.is_unchanged(&seen));

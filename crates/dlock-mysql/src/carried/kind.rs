@@ -6,13 +6,13 @@ use dlock_core::backend::Lease;
 use dlock_core::{ErrorKind, Name};
 
 use super::mark::{HoldKey, MarkPeek, MarkRow, MarkStatements};
-use super::wait::{PLACES, PlaceOfWaiter};
+use super::wait::PlaceOfWaiter;
 use crate::config::{Config, LockMode};
 use crate::connect::{Answer, Arg, Connection, Job, SharedConnections};
 use crate::error::Trouble;
-use crate::key::{advisory, place_of_waiter};
+use crate::key::advisory;
 use crate::schema::{quoted, statement};
-use crate::server::{Scope, is_off};
+use crate::server::{Scope, Setup, is_off};
 
 /// Not to wait.
 pub(super) const NOW: Duration = Duration::ZERO;
@@ -32,12 +32,12 @@ const NO_WAIT: u16 = 3572;
 pub(super) struct Kind {
     pub(super) marks: MarkStatements,
     first_use: String,
-    scope: Scope,
-    how: Locking,
+    pub(super) scope: Scope,
+    pub(super) how: Locking,
 }
 
 #[derive(Debug)]
-enum Locking {
+pub(super) enum Locking {
     /// A row that is locked by a transaction. What is written in it is undone with it, unless it is its last word.
     Row {
         grab: String,
@@ -45,6 +45,8 @@ enum Locking {
         prove: String,
     },
     Named {
+        /// The short way: see `take.rs`. `None` where the server logs statements, since a replica that repeats this one would take locks.
+        take: Option<String>,
         grab: String,
         prove: String,
     },
@@ -69,15 +71,20 @@ pub(super) enum Proof {
 }
 
 impl Kind {
-    /// `scope` is the database, as the server tells it apart from others.
-    pub(super) fn new(config: &Config, scope: &Scope, writable: &str) -> Self {
+    pub(super) fn new(config: &Config, setup: &Setup) -> Self {
         let prefix = &config.table_prefix;
         let marks = quoted(&format!("{prefix}{}_marks", config.mode));
-        let one = |sql: &str| statement(sql, prefix).replace("{marks}", &marks);
+        let one = |sql: &str| {
+            statement(sql, prefix)
+                .replace("{marks}", &marks)
+                .replace("{writable}", setup.writable)
+        };
         let first_use;
         let how = if config.mode == LockMode::Advisory {
             first_use = one(include_str!("../sql/advisory_first_use.sql"));
+            let take = || one(include_str!("../sql/advisory_take.sql"));
             Locking::Named {
+                take: (!setup.logs_statements).then(take),
                 grab: one(include_str!("../sql/advisory_grab.sql")),
                 prove: one(include_str!("../sql/advisory_prove.sql")),
             }
@@ -91,9 +98,9 @@ impl Kind {
             }
         };
         Self {
-            marks: MarkStatements::new(prefix, &marks, writable),
+            marks: MarkStatements::new(prefix, &marks, setup.writable),
             first_use,
-            scope: scope.clone(),
+            scope: setup.scope.clone(),
             how,
         }
     }
@@ -288,7 +295,7 @@ impl Kind {
         key: HoldKey,
         waited: Option<PlaceOfWaiter>,
     ) -> Result<bool, Trouble> {
-        let clear = self.marks.clear(key);
+        let clear = self.marks.clear(name, key);
         // Behind the release, which others wait for.
         let leave = waited.map_or_else(String::new, |place| {
             format!("; DO RELEASE_LOCK('{}')", self.waiters_lock(name, place.0))
@@ -310,41 +317,8 @@ impl Kind {
         Ok(cleared > 0)
     }
 
-    /// Takes a place among those who wait; `None` when all are taken.
-    pub(super) async fn stand_in_line(
-        &self,
-        connection: &mut Connection,
-        name: &Name,
-    ) -> Result<Option<PlaceOfWaiter>, Trouble> {
-        // It stops at the first that is free.
-        let places = (0..PLACES).map(|place| {
-            let lock = self.waiters_lock(name, place);
-            format!("WHEN GET_LOCK('{lock}', 0) = 1 THEN {place}")
-        });
-        let places: Vec<String> = places.collect();
-        let answer = connection
-            .text(&format!("SELECT CASE {} END", places.join(" ")))
-            .await?;
-        let place = answer.first_number();
-        Ok(place.and_then(|place| u8::try_from(place).ok().map(PlaceOfWaiter)))
-    }
-
-    /// Tells which connections have a place among those who wait.
-    pub(super) fn who_stands_in_line(&self, name: &Name) -> String {
-        let places = (0..PLACES).map(|place| {
-            let lock = self.waiters_lock(name, place);
-            format!("SELECT IS_USED_LOCK('{lock}')")
-        });
-        places.collect::<Vec<_>>().join(" UNION ALL ")
-    }
-
-    fn named_lock(&self, name: &Name) -> String {
+    pub(super) fn named_lock(&self, name: &Name) -> String {
         advisory(&self.scope.prefix, &self.scope.database, name)
-    }
-
-    /// The name is a digest, in letters and digits.
-    fn waiters_lock(&self, name: &Name, place: u8) -> String {
-        place_of_waiter(&self.scope.prefix, &self.scope.database, name, place)
     }
 
     /// Ends what a wish that was not granted has begun.
@@ -392,7 +366,8 @@ impl Kind {
                 here.extend([grab, grab_now, prove]);
                 there.extend(writes.map(String::as_str));
             }
-            Locking::Named { grab, prove, .. } => {
+            Locking::Named { take, grab, prove } => {
+                here.extend(take);
                 here.extend([grab, prove]);
                 here.extend(writes);
             }

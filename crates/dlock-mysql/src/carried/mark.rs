@@ -3,11 +3,12 @@
 //! The server frees a lock the moment its connection ends, and the holder learns of that with its next question. So a holder writes a mark, and
 //! clears it just before it gives the lock back. Whoever gets the lock and finds the mark of another one waits until that one's last sign of
 //! life, which must be older than the grant, is good no more (C1). Every change of a mark advances its stamp, and whoever changes another's
-//! mark names the stamp it saw *while it had the lock*: a late request of one who has lost the lock changes nothing.
+//! mark names the stamp it saw: a late request of one who has lost the lock changes nothing. An owner is counted as gone only by who saw it
+//! *while it had the lock*; that there is none may have been seen before the grant, since the stamp proves that it is still so.
 
 use std::time::Duration;
 
-use dlock_core::backend::AttemptId;
+use dlock_core::backend::{AttemptId, Request};
 use dlock_core::{Name, Released};
 
 use crate::connect::{Answer, Arg};
@@ -16,10 +17,10 @@ use crate::fence::TURNS;
 use crate::key::micros;
 use crate::schema::statement;
 
-/// What names a hold: its mark and the last of its tokens, which no other hold has.
+/// What names a hold: its attempt, and the last of its tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HoldKey {
-    pub(super) id: u64,
+    pub(super) attempt: AttemptId,
     pub(super) fence: u64,
 }
 
@@ -33,9 +34,9 @@ pub(super) struct MarkVersion {
 
 impl MarkVersion {
     /// The hold that a claim of this version makes.
-    pub(super) fn claimed(self) -> HoldKey {
+    pub(super) fn claimed(self, attempt: AttemptId) -> HoldKey {
         HoldKey {
-            id: self.id,
+            attempt,
             fence: self.fence + u64::from(TURNS),
         }
     }
@@ -118,11 +119,9 @@ impl MarkRow {
         self.owner.as_deref() == Some(attempt.as_uuid().as_bytes())
     }
 
-    pub(super) fn key(&self) -> HoldKey {
-        HoldKey {
-            id: self.version.id,
-            fence: self.version.fence,
-        }
+    /// The last token that was set aside.
+    pub(super) fn fence(&self) -> u64 {
+        self.version.fence
     }
 
     /// How a hold ended, if that is known.
@@ -137,8 +136,8 @@ impl MarkRow {
     }
 
     /// Whether a hold has not ended.
-    pub(super) fn is_live(&self, key: HoldKey, attempt: AttemptId) -> bool {
-        self.is_of(attempt) && self.version.fence == key.fence && !self.broken
+    pub(super) fn is_live(&self, key: HoldKey) -> bool {
+        self.is_of(key.attempt) && self.version.fence == key.fence && !self.broken
     }
 
     pub(super) fn is_unchanged(&self, before: &Self) -> bool {
@@ -180,12 +179,38 @@ impl MarkStatements {
         }
     }
 
-    /// The text that clears a mark: numbers alone.
-    pub(super) fn clear(&self, key: HoldKey) -> String {
+    /// The text that clears a mark: digits alone, whatever the name is.
+    pub(super) fn clear(&self, name: &Name, key: HoldKey) -> String {
         self.clear
-            .replace("{id}", &key.id.to_string())
+            .replace("{name}", &literal(name.as_str().as_bytes()))
+            .replace("{owner}", &literal(key.attempt.as_uuid().as_bytes()))
             .replace("{fence}", &key.fence.to_string())
     }
+}
+
+/// Bytes as they stand in a text.
+fn literal(bytes: &[u8]) -> String {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("x'{digits}'")
+}
+
+pub(super) fn take_args<'a>(
+    request: &'a Request,
+    attempt: &'a AttemptId,
+    valid: Duration,
+    connection: u64,
+    lock: &'a str,
+) -> [Arg<'a>; 8] {
+    [
+        attempt.as_uuid().as_bytes().as_slice().into(),
+        micros(valid).into(),
+        connection.into(),
+        request.label().into(),
+        request.name().as_str().into(),
+        lock.into(),
+        lock.into(),
+        lock.into(),
+    ]
 }
 
 pub(super) fn claim_args<'a>(
@@ -230,18 +255,27 @@ mod tests {
             panic!("nobody has it");
         };
         assert_eq!((version.id, version.stamp, version.fence), (7, 12, 3));
-        assert_eq!(version.claimed().fence, 3 + u64::from(TURNS));
+        let attempt = AttemptId::new();
+        assert_eq!(version.claimed(attempt).fence, 3 + u64::from(TURNS));
         assert_eq!(MarkPeek::parse(Some("7 12 3 0")), MarkPeek::Owned);
         assert_eq!(MarkPeek::parse(Some("7 12")), MarkPeek::Owned);
         assert_eq!(MarkPeek::parse(None), MarkPeek::NeverUsed);
     }
 
     #[test]
-    fn a_mark_is_cleared_by_numbers_alone() {
-        let sql = MarkStatements::new("p_", "`p_session_marks`", "TRUE")
-            .clear(HoldKey { id: 4, fence: 9 });
+    fn a_mark_is_cleared_by_digits_alone() {
+        let key = HoldKey {
+            attempt: AttemptId::new(),
+            fence: 9,
+        };
+        let name = Name::new("a'b{fence}").expect("a good name");
+        let sql = MarkStatements::new("p_", "`p_session_marks`", "TRUE").clear(&name, key);
         assert!(sql.starts_with("UPDATE `p_session_marks` SET"), "{sql}");
-        assert!(sql.contains("WHERE id = 4 AND fence = 9"), "{sql}");
+        assert!(
+            sql.contains("WHERE name = x'6127627b66656e63657d' AND part = 1"),
+            "{sql}"
+        );
+        assert!(sql.contains("AND fence = 9 AND"), "{sql}");
         assert!(!sql.contains(['{', '}', '?']), "{sql}");
     }
 }

@@ -15,11 +15,13 @@
 //! | [`CallSign`] | how anybody finds a connection at the server: a named lock that it has taken, and nobody waits for |
 //! | [`AttemptState`] | what an attempt of core has at the server: it asks, or it is a hold |
 //! | [`Hold`] | an attempt that core was told holds, and the [`HoldConnection`] it lives on now |
-//! | [`HoldKey`] | which hold of a name it is: the mark's id and the last of its tokens. No other hold ever has both |
+//! | [`HoldKey`] | which hold of a name it is: its attempt, and the last of its tokens |
 //! | [`MarkRow`](mark::MarkRow) | a mark as somebody has read it |
 //! | [`MarkVersion`](mark::MarkVersion) | which version of a mark that was. A change names it, and changes nothing if there is a later one |
 //!
 //! # The life of an attempt
+//!
+//! On the long way; mode `advisory` has a short one past the first two boxes, where the mark has no owner ([`take`]).
 //!
 //! ```text
 //!              lock not granted: try → busy, wait → the server's queue
@@ -46,6 +48,7 @@ mod mark;
 mod release;
 mod renew;
 mod spare;
+mod take;
 mod undo;
 mod wait;
 
@@ -120,7 +123,7 @@ struct HoldConnection {
 
 impl ConnectionLocks {
     pub(crate) fn new(shared: Arc<SharedConnections>, config: Config, setup: &Setup) -> Self {
-        let kind = Kind::new(&config, &setup.scope, setup.writable);
+        let kind = Kind::new(&config, setup);
         let mut capabilities = Capabilities::new("mysql");
         capabilities.fencing = true;
         capabilities.turns = TURNS;

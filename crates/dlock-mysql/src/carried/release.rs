@@ -38,7 +38,7 @@ impl ConnectionLocks {
             carried_by.connection.shut();
         }
         self.end(carried_by.call_sign, limit).await?;
-        let clear = self.kind.marks.clear(hold.key);
+        let clear = self.kind.marks.clear(lease.name(), hold.key);
         let told = self.shared.call(Job::Text(&clear), limit).await?;
         self.attempts().remove(&attempt);
         if told.answer.affected > 0 {

@@ -64,7 +64,7 @@ impl ConnectionLocks {
         let grab = self
             .kind
             .grab(&mut connection, &self.shared, name, NOW, limit);
-        let is_live = |seen: &MarkRow| seen.is_live(hold.key, lease.attempt());
+        let is_live = |seen: &MarkRow| seen.is_live(hold.key);
         let Grab::Granted(_) = grab.await? else {
             // Whoever has it may only have tried, or may not become its holder.
             let seen = self.look_from_outside(name, limit).await?;

@@ -53,13 +53,25 @@ impl ConnectionLocks {
                 carried_by.call_sign
             }
         };
-        let limit = request.trip_timeout();
+        self.clear_away(request, call_sign, request.trip_timeout())
+            .await?;
+        self.attempts().remove(&attempt);
+        Ok(())
+    }
+
+    /// Ends the connection of an attempt, and then removes its mark: nothing that it has sent can make it the holder any more.
+    pub(super) async fn clear_away(
+        &self,
+        request: &Request,
+        call_sign: CallSign,
+        limit: Duration,
+    ) -> Result<(), Trouble> {
         self.end(call_sign, limit).await?;
+        let attempt = request.attempt();
         let args = undo_args(request.name(), &attempt);
         self.shared
             .call(Job::Exec(&self.kind.marks.undo, &args), limit)
             .await?;
-        self.attempts().remove(&attempt);
         Ok(())
     }
 
@@ -150,8 +162,7 @@ impl ConnectionLocks {
                 };
                 tokio::time::sleep(pause).await;
                 let seen = self.look_from_outside(name, self.config.answer_timeout);
-                let is_same =
-                    |seen: MarkRow| seen.key().fence == broken.key().fence && !seen.is_free();
+                let is_same = |seen: MarkRow| seen.fence() == broken.fence() && !seen.is_free();
                 if !seen.await?.is_some_and(is_same) {
                     return Ok(());
                 }

@@ -6,14 +6,16 @@
 
 use std::time::Duration;
 
-use dlock_core::Name;
 use dlock_core::backend::Request;
+use dlock_core::{Moment, Name};
 
 use super::call_sign::CallSign;
-use super::kind::{Grab, LONGEST_ROW_WAIT, LONGEST_WAIT};
+use super::kind::{Grab, Kind, LONGEST_ROW_WAIT, LONGEST_WAIT};
+use super::mark::MarkPeek;
 use super::{AttemptState, ConnectionLocks, within};
 use crate::connect::{Connection, Job};
 use crate::error::Trouble;
+use crate::key::place_of_waiter;
 
 /// How many of those who wait for a lock can be seen.
 pub(super) const PLACES: u8 = 8;
@@ -21,6 +23,52 @@ pub(super) const PLACES: u8 = 8;
 /// One of them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlaceOfWaiter(pub(super) u8);
+
+/// The lock was granted to one that waited.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Turn {
+    /// Its place among those who wait.
+    pub(super) place: Option<PlaceOfWaiter>,
+    /// The mark, which may have been read when the wait began.
+    pub(super) peek: MarkPeek,
+    /// When the request was sent that the grant answers.
+    pub(super) asked: Moment,
+}
+
+impl Kind {
+    /// Takes a place among those who wait; `None` when all are taken.
+    pub(super) async fn stand_in_line(
+        &self,
+        connection: &mut Connection,
+        name: &Name,
+    ) -> Result<Option<PlaceOfWaiter>, Trouble> {
+        // It stops at the first that is free.
+        let places = (0..PLACES).map(|place| {
+            let lock = self.waiters_lock(name, place);
+            format!("WHEN GET_LOCK('{lock}', 0) = 1 THEN {place}")
+        });
+        let places: Vec<String> = places.collect();
+        let answer = connection
+            .text(&format!("SELECT CASE {} END", places.join(" ")))
+            .await?;
+        let place = answer.first_number();
+        Ok(place.and_then(|place| u8::try_from(place).ok().map(PlaceOfWaiter)))
+    }
+
+    /// Tells which connections have a place among those who wait.
+    pub(super) fn who_stands_in_line(&self, name: &Name) -> String {
+        let places = (0..PLACES).map(|place| {
+            let lock = self.waiters_lock(name, place);
+            format!("SELECT IS_USED_LOCK('{lock}')")
+        });
+        places.collect::<Vec<_>>().join(" UNION ALL ")
+    }
+
+    /// The name is a digest, in letters and digits.
+    pub(super) fn waiters_lock(&self, name: &Name, place: u8) -> String {
+        place_of_waiter(&self.scope.prefix, &self.scope.database, name, place)
+    }
+}
 
 impl ConnectionLocks {
     /// Whether somebody of another client stands in line. Not when the server does not answer: then nobody gets the lock from it either.
@@ -57,7 +105,7 @@ impl ConnectionLocks {
         connection: &mut Connection,
         call_sign: CallSign,
         limit: Duration,
-    ) -> Result<Option<PlaceOfWaiter>, Trouble> {
+    ) -> Result<Turn, Trouble> {
         let name = request.name();
         let granted = async {
             let mut place = None;
@@ -72,9 +120,10 @@ impl ConnectionLocks {
                 };
                 // Whoever tries again goes to the end of the server's queue: less and less often, or it would never be the first of many.
                 without_place = (without_place * 2).min(LONGEST_WAIT);
+                let asked = request.now();
                 let grab = self.kind.grab(connection, &self.shared, name, wait, limit);
-                if let Grab::Granted(_) = grab.await? {
-                    return Ok(place);
+                if let Grab::Granted(peek) = grab.await? {
+                    return Ok(Turn { place, peek, asked });
                 }
             }
         };

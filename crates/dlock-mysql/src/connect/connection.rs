@@ -133,9 +133,25 @@ impl Connection {
         self.put_back(conn, answer.map(|_| ()).map_err(Trouble::from))
     }
 
-    /// Text without arguments, of one statement or several: the rows of the last one that has any, and what all of them changed.
+    /// Text without arguments, of one statement or several: the rows of the last one that has any, and what all of them changed. When one
+    /// fails behind others, those were carried out: the whole is in doubt then.
     pub(crate) async fn text(&mut self, sql: &str) -> Result<Answer, Trouble> {
-        let mut conn = self.take()?;
+        let (answer, answered) = self.statements(sql).await;
+        answer.map_err(|trouble| {
+            if answered > 0 {
+                return trouble.in_doubt();
+            }
+            trouble
+        })
+    }
+
+    /// As [`text`](Self::text), whatever failed; and how many of the statements were answered.
+    async fn statements(&mut self, sql: &str) -> (Result<Answer, Trouble>, usize) {
+        let mut conn = match self.take() {
+            Ok(conn) => conn,
+            Err(trouble) => return (Err(trouble), 0),
+        };
+        let mut answered = 0;
         let answer = async {
             let mut result = conn.query_iter(sql).await?;
             let mut answer = Answer::default();
@@ -143,6 +159,7 @@ impl Connection {
                 if result.columns_ref().is_empty() {
                     answer.affected += result.affected_rows();
                 }
+                answered += 1;
                 let rows: Vec<Row> = result.collect().await?;
                 if !rows.is_empty() {
                     answer.rows = rows_of(rows);
@@ -152,7 +169,7 @@ impl Connection {
             Ok::<_, mysql_async::Error>(answer)
         };
         let answer = answer.await.map_err(Trouble::from);
-        self.put_back(conn, answer)
+        (self.put_back(conn, answer), answered)
     }
 
     /// Several statements as one request, with arguments bound to variables in a request before. When one of them fails, the
@@ -164,7 +181,7 @@ impl Connection {
         sql: &str,
     ) -> Result<Answer, Trouble> {
         self.exec(bind, args).await?;
-        let answer = self.text(sql).await;
+        let (answer, _) = self.statements(sql).await;
         if answer.is_err() {
             self.conn = None;
         }

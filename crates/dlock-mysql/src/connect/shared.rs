@@ -138,6 +138,8 @@ impl SharedConnections {
                     return Ok(Told { answer, again });
                 }
                 Err(trouble) if trouble.contended => {
+                    // Of several statements the first may have been carried out.
+                    again |= trouble.is_sent();
                     if connection.is_open() {
                         self.give_back(connection);
                     }

@@ -118,7 +118,6 @@ impl Backend for LeaseLocks {
     }
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        bell::keep(leases);
         self.extend(leases).await
     }
 
@@ -154,7 +153,13 @@ impl Backend for LeaseLocks {
     }
 
     async fn break_lock(&self, name: &Name) -> Result<bool> {
-        Ok(self.free_by_force(name).await?)
+        let ended = self.free_by_force(name).await?;
+        if ended {
+            self.bells
+                .free_by_force(&self.shared, name, self.limit)
+                .await;
+        }
+        Ok(ended)
     }
 
     async fn others_wait(&self, name: &Name) -> bool {

@@ -171,7 +171,6 @@ impl Backend for UniqueLocks {
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
         let all: Vec<&Lease> = leases.iter().map(Arc::as_ref).collect();
-        bell::keep(leases);
         let found = self.sql.extend.run(&self.shared, &all, self.limit).await;
         leases.iter().map(|lease| renewal(&found, lease)).collect()
     }
@@ -202,7 +201,13 @@ impl Backend for UniqueLocks {
 
     async fn break_lock(&self, name: &Name) -> Result<bool> {
         let told = self.exec(&self.sql.end, &[name.as_str().into()]).await?;
-        Ok(told.answer.affected > 0 || told.again)
+        let ended = told.answer.affected > 0 || told.again;
+        if ended {
+            self.bells
+                .free_by_force(&self.shared, name, self.limit)
+                .await;
+        }
+        Ok(ended)
     }
 
     async fn others_wait(&self, name: &Name) -> bool {

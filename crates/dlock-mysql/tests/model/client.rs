@@ -3,13 +3,15 @@
 use crate::server::{
     Answer, Client, Connection, Fence, Proof, Seen, Stamp, Standing, Statement, Tick,
 };
-use crate::{Defect, Rules, State, VALID};
+use crate::{Defect, FRESH, Rules, State, VALID, Way};
 
 /// How far an attempt is: see the diagram of `carried/mod.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Attempt {
     /// Has not asked yet.
     Idle,
+    /// advisory: takes a lock that is free, or makes the mark of one that it has waited for its own.
+    Takes(Request, Has),
     /// Asks for the lock, or stands in the server's queue.
     Asks(Request),
     /// Has the lock, and looks at the mark; it has waited for the owner of this version.
@@ -41,6 +43,13 @@ pub(crate) enum Attempt {
 pub(crate) struct Request {
     pub(crate) on: Connection,
     pub(crate) sent: Tick,
+}
+
+/// Whether an attempt has the lock at the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Has {
+    Nothing,
+    TheLock,
 }
 
 /// Core counts from its beginning.
@@ -82,7 +91,8 @@ impl Attempt {
     /// Since when it waits for an answer.
     pub(crate) fn awaits(&self) -> Option<Tick> {
         match self {
-            Self::Asks(request)
+            Self::Takes(request, _)
+            | Self::Asks(request)
             | Self::Looks(request, _)
             | Self::Counts(request, _)
             | Self::Claims(request, _)
@@ -95,10 +105,16 @@ impl Attempt {
         }
     }
 
+    /// Whether it waits for a new connection to carry its hold.
+    pub(crate) fn takes_again_on(&self, on: Connection) -> bool {
+        matches!(self, Self::TakesAgain(hold, _) if hold.on == on)
+    }
+
     /// The connection of an attempt that is not a hold yet.
     pub(crate) fn asks_on(&self) -> Option<Connection> {
         match self {
-            Self::Asks(request)
+            Self::Takes(request, _)
+            | Self::Asks(request)
             | Self::Looks(request, _)
             | Self::Counts(request, _)
             | Self::Claims(request, _) => Some(request.on),
@@ -136,8 +152,20 @@ impl Rules {
         };
         state.servers.open.push(on);
         state.servers.open.sort();
-        let sent = state.now;
-        state.go_to(me, Attempt::Asks(Request { on, sent }), Statement::Grab(on));
+        match self.way {
+            Way::Takes => self.take(state, me, on, Has::Nothing),
+            _ => self.grab(state, me, on),
+        }
+    }
+
+    fn take(&self, state: &mut State, me: Client, on: Connection, has: Has) {
+        let request = state.request(on);
+        state.go_to(me, Attempt::Takes(request, has), Statement::Take(on));
+    }
+
+    fn grab(&self, state: &mut State, me: Client, on: Connection) {
+        let request = state.request(on);
+        state.go_to(me, Attempt::Asks(request), Statement::Grab(on));
     }
 
     fn look(&self, state: &mut State, me: Client, on: Connection, waited_for: Option<Stamp>) {
@@ -255,11 +283,20 @@ impl Rules {
     pub(crate) fn answered(&self, state: &mut State, me: Client, answer: Answer) {
         match (state.clients[me], answer) {
             (_, Answer::Broken) => self.fail(state, me),
-            // "The mark may have been read when the wait began": then it is looked at.
+            (Attempt::Takes(request, _), Answer::Claimed(fence)) => {
+                self.begin(state, me, request.on, fence, request.sent);
+            }
+            (Attempt::Takes(request, Has::Nothing), _) => self.grab(state, me, request.on),
+            (Attempt::Takes(request, Has::TheLock), _) => self.look(state, me, request.on, None),
+            // The mark may have been read when the wait began: a claim compares the version. After a long wait it is looked at, as a hold is valid from
+            // the sending of the last proof.
             (Attempt::Asks(request), Answer::Granted(version)) => match version {
-                Some(stamp) => self.claim(state, me, request.on, stamp, request.sent),
-                None if request.on.server != state.servers.primary => self.abandon(state, me),
-                None => self.look(state, me, request.on, None),
+                _ if request.on.server != state.servers.primary => self.abandon(state, me),
+                Some(stamp) if state.now <= request.sent + FRESH => {
+                    self.claim(state, me, request.on, stamp, request.sent);
+                }
+                None if self.way == Way::Takes => self.take(state, me, request.on, Has::TheLock),
+                _ => self.look(state, me, request.on, None),
             },
             (Attempt::Looks(request, waited_for), Answer::Seen(seen)) => {
                 self.looked(state, me, request, waited_for, seen);
@@ -349,6 +386,6 @@ impl Rules {
     /// The mark is not its own: it holds no more, and shuts its connection.
     fn lost(&self, state: &mut State, me: Client, on: Connection) {
         state.clients[me] = Attempt::Ended;
-        state.end_connection(on);
+        state.end_connection(self, on);
     }
 }

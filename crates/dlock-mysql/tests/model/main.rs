@@ -19,7 +19,9 @@ mod server;
 use std::time::Instant;
 
 use client::Attempt;
-use server::{Answer, CLIENTS, Client, Connection, Fence, Servers, Statement, Tick};
+use server::{
+    Answer, CLIENTS, Client, Connection, Fence, Grants, Servers, Statement, Tick, Waiter,
+};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 /// `session_validity`.
@@ -32,6 +34,20 @@ const TRIP: Tick = 2;
 const LATEST: Tick = 4;
 /// By then everybody has asked.
 const ASKED_BY: Tick = 1;
+
+/// After a wait that took no longer, the mark is claimed without another look.
+pub(crate) const FRESH: Tick = 1;
+
+/// How whoever is granted the lock gets to know the mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// session: the grant tells the mark, as it was when the wait began.
+    PeeksWhenTheWaitBegins,
+    /// session: the grant tells the mark, as it is then. Which of the two it is depends on how a server carries out the statement.
+    PeeksAtTheGrant,
+    /// advisory: the lock and the mark are taken by one statement, if the mark has no owner.
+    Takes,
+}
 
 /// A rule that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +67,10 @@ pub(crate) enum Defect {
     BreakClearsTheMark,
     /// The lock is given back in one request, and the mark cleared in the next.
     FreesBeforeItClears,
+    /// A claim does not compare the version of the mark that it has seen.
+    ClaimsAnyVersion,
+    /// One statement takes the lock and the mark, whoever owns that.
+    TakesWhateverTheMark,
 }
 
 const ONE_HOLDER: &str = "one holder at a time";
@@ -68,6 +88,7 @@ pub(crate) struct Rules {
     /// Which faults there are.
     fault: fn(&Action) -> bool,
     defect: Option<Defect>,
+    pub(crate) way: Way,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -150,16 +171,16 @@ impl State {
         });
     }
 
-    pub(crate) fn end_connection(&mut self, connection: Connection) {
-        let grants = self.servers.end(connection);
+    pub(crate) fn end_connection(&mut self, rules: &Rules, connection: Connection) {
+        let grants = self.servers.end(rules, connection);
         self.grant(grants);
     }
 
     /// The waiters hear of it a moment later.
-    fn grant(&mut self, grants: Vec<Client>) {
-        for to in grants {
+    fn grant(&mut self, grants: Grants) {
+        for (to, peek) in grants {
             if let Some(sent) = self.clients[to].awaits() {
-                let answer = Answer::Granted(None);
+                let answer = Answer::Granted(peek);
                 self.put(What::Answer { to, sent, answer });
             }
         }
@@ -185,7 +206,7 @@ impl State {
     fn is_out_of_time(&self, me: Client) -> bool {
         let late = |sent| self.now >= sent + TRIP;
         // A wait in the server's queue takes as long as it takes, while the server knows the connection: another one asks now and then.
-        let is_known = |on: &Connection| on.of == me && on.server == self.servers.primary;
+        let is_known = |it: &Waiter| it.on.of == me && it.on.server == self.servers.primary;
         let waits = self.servers.queues.iter().flatten().any(is_known);
         !waits && self.clients[me].awaits().is_some_and(late)
     }
@@ -197,13 +218,14 @@ impl State {
 }
 
 impl Rules {
-    fn new(faults: u8, proofs: u8) -> Self {
+    fn new(way: Way, faults: u8, proofs: u8) -> Self {
         Self {
             faults,
             proofs,
             end: 14 + 10 * faults,
             fault: |_| true,
             defect: None,
+            way,
         }
     }
 
@@ -233,6 +255,12 @@ impl Rules {
         else {
             return None;
         };
+        // A new connection whose client has given it up is closed, and its lock goes with it.
+        if let Statement::TakeAgain(on, _) = statement
+            && !state.clients[of].takes_again_on(on)
+        {
+            return None;
+        }
         let (answer, grants) = state.servers.run(self, state.now, of, statement);
         state.grant(grants);
         Some((of, sent, answer?))
@@ -284,9 +312,9 @@ impl Rules {
 
     fn go_wrong(&self, next: &mut State, fault: Action) {
         match fault {
-            Action::EndConnection(connection) => next.end_connection(connection),
+            Action::EndConnection(connection) => next.end_connection(self, connection),
             Action::TakeLockAway(connection) => {
-                let grants = next.servers.free(connection);
+                let grants = next.servers.free(self, connection);
                 next.grant(grants);
             }
             Action::SwitchOver => next.servers.primary = 1,
@@ -300,7 +328,7 @@ impl Rules {
                 let its = |connection: &&Connection| connection.of == me;
                 let its: Vec<_> = next.servers.open.iter().filter(its).copied().collect();
                 for connection in its {
-                    next.end_connection(connection);
+                    next.end_connection(self, connection);
                 }
             }
             Action::Delay(index) => {
@@ -433,26 +461,39 @@ fn walk(rules: Rules) {
     checker.assert_properties();
 }
 
+const WAYS: [Way; 3] = [
+    Way::PeeksWhenTheWaitBegins,
+    Way::PeeksAtTheGrant,
+    Way::Takes,
+];
+
 #[test]
 fn a_hold_on_a_connection_is_safe_without_faults() {
-    walk(Rules::new(0, 2));
+    for way in WAYS {
+        walk(Rules::new(way, 0, 2));
+    }
 }
 
 #[test]
 fn a_hold_on_a_connection_is_safe_with_one_fault() {
-    walk(Rules::new(1, 1));
+    for way in WAYS {
+        walk(Rules::new(way, 1, 1));
+    }
 }
 
 /// Millions of states: `cargo test --release -p dlock-mysql --test model -- --ignored`.
 #[test]
 #[ignore = "takes minutes"]
 fn a_hold_on_a_connection_is_safe_with_two_faults() {
-    walk(Rules::new(2, 1));
+    for way in WAYS {
+        walk(Rules::new(way, 2, 1));
+    }
 }
 
 /// Breaks a rule, and looks for what that does.
 fn assert_found(defect: Defect, found_by: &'static str, rules: Rules) {
     let began = Instant::now();
+    let way = rules.way;
     let rules = Rules {
         defect: Some(defect),
         ..rules
@@ -470,7 +511,7 @@ fn assert_found(defect: Defect, found_by: &'static str, rules: Rules) {
     );
     assert!(
         checker.discovery(found_by).is_some(),
-        "{defect:?} was not found by {found_by:?}"
+        "{defect:?} was not found by {found_by:?} ({way:?})"
     );
 }
 
@@ -485,16 +526,33 @@ fn each_rule_is_missed() {
         (Defect::BreakClearsTheMark, ONE_HOLDER, 1),
         (Defect::FreesBeforeItClears, IN_ORDER_IS_PROMPT, 0),
     ] {
-        assert_found(defect, found_by, Rules::new(faults, 1));
+        for way in WAYS {
+            assert_found(defect, found_by, Rules::new(way, faults, 1));
+        }
     }
+}
+
+/// What was read when the wait began may be long over.
+#[test]
+fn a_claim_names_the_version_that_it_has_seen() {
+    let stale = Rules::new(Way::PeeksWhenTheWaitBegins, 1, 1);
+    assert_found(Defect::ClaimsAnyVersion, ONE_HOLDER, stale);
+}
+
+#[test]
+fn a_lock_is_taken_at_once_only_where_the_mark_has_no_owner() {
+    let takes = Rules::new(Way::Takes, 1, 1);
+    assert_found(Defect::TakesWhateverTheMark, ONE_HOLDER, takes);
 }
 
 /// The answer to a question was late, and the connection ended meanwhile.
 #[test]
 fn a_hold_is_valid_from_the_sending() {
-    let late = Rules {
-        fault: |fault| matches!(fault, Action::DelayAnswer(_) | Action::EndConnection(_)),
-        ..Rules::new(2, 1)
-    };
-    assert_found(Defect::ValidFromTheAnswer, ONE_HOLDER, late);
+    for way in WAYS {
+        let late = Rules {
+            fault: |fault| matches!(fault, Action::DelayAnswer(_) | Action::EndConnection(_)),
+            ..Rules::new(way, 2, 1)
+        };
+        assert_found(Defect::ValidFromTheAnswer, ONE_HOLDER, late);
+    }
 }

@@ -1,7 +1,7 @@
-//! The servers, and what each statement does there: all of it at once. Written after mode `session`, where a mark is changed by another connection than
-//! the one that has the lock; in mode `advisory` it is the same one, so a change can be less late.
+//! The servers, and what each statement does there: all of it at once. In mode `session` a mark is changed by another connection than the one that has
+//! the lock, so a change can be late; in mode `advisory` it is mostly the same one ([`Way`]).
 
-use crate::{Defect, Rules, VALID};
+use crate::{Defect, Rules, VALID, Way};
 
 /// How many want the lock.
 pub(crate) const CLIENTS: usize = 2;
@@ -25,10 +25,18 @@ pub(crate) struct Servers {
     pub(crate) primary: usize,
     /// Who has the lock of each server, and who waits for it there.
     pub(crate) locks: [Option<Connection>; 2],
-    pub(crate) queues: [Vec<Connection>; 2],
+    pub(crate) queues: [Vec<Waiter>; 2],
     /// The connections that the servers know.
     pub(crate) open: Vec<Connection>,
     pub(crate) mark: Mark,
+}
+
+/// A connection in the server's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Waiter {
+    pub(crate) on: Connection,
+    /// The version of the mark, if it had no owner when the wait began.
+    free_then: Option<Stamp>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,6 +55,8 @@ pub(crate) struct Mark {
 pub(crate) enum Statement {
     // On the connection that carries the hold.
     Grab(Connection),
+    /// advisory: takes the lock if it is free and the mark has no owner, and makes the mark its own. Or, of one that has the lock, the latter alone.
+    Take(Connection),
     Look(Connection),
     Prove(Connection, Fence),
     LetGo(Connection, Fence),
@@ -63,7 +73,7 @@ pub(crate) enum Statement {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Answer {
-    /// The lock is this connection's; with the version of a mark that can be claimed at once, if it did not wait.
+    /// The lock is this connection's; with the version of a mark that had no owner, when it was read.
     Granted(Option<Stamp>),
     Seen(Seen),
     Proof(Proof),
@@ -73,7 +83,7 @@ pub(crate) enum Answer {
     Done,
     /// The connection has ended, or its server was demoted.
     Broken,
-    /// Others have the lock, and the mark is as it was.
+    /// Others have the lock, or the mark has an owner; the mark is as it was.
     Busy,
 }
 
@@ -99,8 +109,8 @@ pub(crate) enum Proof {
     Gone,
 }
 
-/// An answer to a waiter in the server's queue.
-pub(crate) type Grants = Vec<Client>;
+/// Answers to waiters in the server's queue: to whom, and what each of them knows about the mark.
+pub(crate) type Grants = Vec<(Client, Option<Stamp>)>;
 
 impl Servers {
     pub(crate) fn new() -> Self {
@@ -126,7 +136,7 @@ impl Servers {
     }
 
     /// The server gives a lock to the next waiter the moment it is free, and nobody asks the one who had it.
-    pub(crate) fn free(&mut self, connection: Connection) -> Grants {
+    pub(crate) fn free(&mut self, rules: &Rules, connection: Connection) -> Grants {
         let server = connection.server;
         if self.locks[server] != Some(connection) {
             return Vec::new();
@@ -136,15 +146,24 @@ impl Servers {
             return Vec::new();
         }
         let next = self.queues[server].remove(0);
-        self.locks[server] = Some(next);
-        vec![next.of]
+        self.locks[server] = Some(next.on);
+        let peek = match rules.way {
+            Way::PeeksWhenTheWaitBegins => next.free_then,
+            Way::PeeksAtTheGrant => self.free_version(rules),
+            Way::Takes => None,
+        };
+        vec![(next.on.of, peek)]
+    }
+
+    fn free_version(&self, rules: &Rules) -> Option<Stamp> {
+        self.left_in_order(rules).then_some(self.mark.stamp)
     }
 
     /// A connection ends, and its lock with it.
-    pub(crate) fn end(&mut self, connection: Connection) -> Grants {
+    pub(crate) fn end(&mut self, rules: &Rules, connection: Connection) -> Grants {
         self.open.retain(|open| *open != connection);
-        self.queues[connection.server].retain(|waiter| *waiter != connection);
-        self.free(connection)
+        self.queues[connection.server].retain(|waiter| waiter.on != connection);
+        self.free(rules, connection)
     }
 
     /// The evidence that whoever had the lock before does not believe to hold it: it has cleared its mark itself, in the request that frees the lock
@@ -183,6 +202,7 @@ impl Servers {
         let mut grants = Vec::new();
         let answer = match statement {
             Statement::Grab(on) => return (self.grab(rules, now, on), grants),
+            Statement::Take(on) => self.take(rules, now, on),
             Statement::Look(on) if self.is_open(on) => Answer::Seen(Seen {
                 stamp: self.mark.stamp,
                 standing: self.standing(rules, me, now),
@@ -193,7 +213,7 @@ impl Servers {
                 if !rules.has(Defect::FreesBeforeItClears) {
                     self.clear(fence);
                 }
-                grants = self.free(on);
+                grants = self.free(rules, on);
                 Answer::Done
             }
             Statement::TakeAgain(on, fence) => self.take_again(on, fence),
@@ -205,23 +225,15 @@ impl Servers {
                 Answer::Done
             }
             // mark_claim.sql: "WHERE id = ? AND stamp = ? AND {writable}"
-            Statement::Claim(on, stamp) if self.mark.stamp == stamp => {
-                let fence = self.mark.fence + 1;
-                self.mark = Mark {
-                    stamp: stamp + 1,
-                    fence,
-                    owner: Some(on.of),
-                    broken: false,
-                    connection: Some(on),
-                    claimed_at: now,
-                    dead_at: None,
-                };
-                Answer::Claimed(fence)
+            Statement::Claim(on, stamp)
+                if self.mark.stamp == stamp || rules.has(Defect::ClaimsAnyVersion) =>
+            {
+                self.claim(now, on)
             }
             // "KILL IS_USED_LOCK(…)": the primary does not know the connections of another server.
             Statement::End(on) => {
                 if on.server == self.primary {
-                    grants = self.end(on);
+                    grants = self.end(rules, on);
                 }
                 Answer::Done
             }
@@ -254,12 +266,41 @@ impl Servers {
             return Some(Answer::Broken);
         }
         if self.locks[on.server].is_some() {
-            self.queues[on.server].push(on);
+            let free_then = self.free_version(rules);
+            self.queues[on.server].push(Waiter { on, free_then });
             return None;
         }
         self.locks[on.server] = Some(on);
         let in_order = self.standing(rules, on.of, now) == Standing::LeftInOrder;
         Some(Answer::Granted(in_order.then_some(self.mark.stamp)))
+    }
+
+    /// advisory_take.sql: the row of the mark is locked while the owner is looked at, the lock taken and the mark written.
+    fn take(&mut self, rules: &Rules, now: Tick, on: Connection) -> Answer {
+        if !self.is_open(on) || on.server != self.primary {
+            return Answer::Broken;
+        }
+        let looks_at_the_owner = !rules.has(Defect::TakesWhateverTheMark);
+        let others_have_it = self.locks[on.server].is_some_and(|lock| lock != on);
+        if others_have_it || looks_at_the_owner && !self.left_in_order(rules) {
+            return Answer::Busy;
+        }
+        self.locks[on.server] = Some(on);
+        self.claim(now, on)
+    }
+
+    fn claim(&mut self, now: Tick, on: Connection) -> Answer {
+        let fence = self.mark.fence + 1;
+        self.mark = Mark {
+            stamp: self.mark.stamp + 1,
+            fence,
+            owner: Some(on.of),
+            broken: false,
+            connection: Some(on),
+            claimed_at: now,
+            dead_at: None,
+        };
+        Answer::Claimed(fence)
     }
 
     /// "whether this connection has the lock on a server that takes writes, and whether the mark is ours"
@@ -332,6 +373,6 @@ impl Servers {
             self.mark.stamp += 1;
             self.mark.broken = true;
         }
-        connection.map_or_else(Vec::new, |connection| self.end(connection))
+        connection.map_or_else(Vec::new, |connection| self.end(rules, connection))
     }
 }
