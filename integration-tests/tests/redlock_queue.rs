@@ -243,3 +243,75 @@ async fn late_request_to_give_way_gives_up_no_later_grant() {
         }
     }
 }
+
+/// A node, a name, and what somebody wishes there.
+struct Single {
+    server: RedisServer,
+    node: Node,
+    name: Name,
+}
+
+impl Single {
+    async fn start() -> Self {
+        let server = RedisServer::start().await.expect("redis");
+        let node = node(&server);
+        node.connect().await.expect("connected");
+        let name = Name::new("a").expect("a name");
+        Self { server, node, name }
+    }
+
+    fn wish(&self, attempt: AttemptId) -> Wish<'_> {
+        Wish {
+            name: &self.name,
+            mode: Mode::Exclusive,
+            attempt,
+            lease: seconds(30),
+            label: "",
+        }
+    }
+
+    async fn take(&self, attempt: AttemptId, proposed: u64) -> u64 {
+        match self.node.take(self.wish(attempt), proposed).await {
+            Ok((Taken::Held { counter }, _)) => counter,
+            answer => panic!("{answer:?}"),
+        }
+    }
+
+    /// Stands in the queue; the counter that the node named.
+    async fn stand(&self, attempt: AttemptId, ticket: u64) -> u64 {
+        match self.node.stand(self.wish(attempt), 1_000, ticket).await {
+            Ok((Taken::Others { counter, .. }, _)) => counter,
+            answer => panic!("{answer:?}"),
+        }
+    }
+
+    async fn free(&self, attempt: AttemptId) {
+        let freed = self.node.free(&self.name, attempt, Leftover::Hold, 1_000);
+        assert!(freed.await.expect("an answer"));
+    }
+
+    async fn holder(&self) -> String {
+        let info = self.node.inspect(&self.name).await.expect("inspect");
+        info.holders[0].owner.clone()
+    }
+}
+
+/// A node tells a grant, forgets everything, and says that others hold the lock, with a lower counter: the grant of before is none.
+#[tokio::test]
+async fn grant_that_was_told_before_a_question_is_none_after_it() {
+    let at = Single::start().await;
+    let [before, mine, after] = [(); 3].map(|()| AttemptId::new());
+    let place = at.node.enter(mine);
+    at.take(before, 5_000).await;
+    let then = at.stand(mine, 10).await;
+    at.free(before).await;
+    tokio::time::timeout(SOON, place.called())
+        .await
+        .expect("told");
+    assert!(place.granted().is_some_and(|counter| counter > then));
+    at.server.command(&["FLUSHALL"]).await.expect("FLUSHALL");
+    at.take(after, 100).await;
+    let now = at.stand(mine, 10).await;
+    assert!(now < then);
+    assert_eq!(place.granted(), None);
+}
