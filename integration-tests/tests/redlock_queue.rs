@@ -296,6 +296,23 @@ impl Single {
     }
 }
 
+/// A holder that a node has lost may stand in its queue already, by the ticket of its attempt: it comes before all others nevertheless, since none
+/// of them could have the lock.
+#[tokio::test]
+async fn lower_ticket_moves_a_waiter_to_the_front() {
+    let at = Single::start().await;
+    let [holds, first, second] = [(); 3].map(|()| AttemptId::new());
+    let _inboxes = (at.node.enter(first), at.node.enter(second));
+    at.take(holds, 1_000).await;
+    at.stand(first, 10).await;
+    at.stand(second, 20).await;
+    at.stand(second, 0).await;
+    // A higher one moves nobody back: a sign of life that comes late.
+    at.stand(second, 20).await;
+    at.free(holds).await;
+    assert_eq!(at.holder().await, second.to_string());
+}
+
 /// A node tells a grant, forgets everything, and says that others hold the lock, with a lower counter: the grant of before is none.
 #[tokio::test]
 async fn grant_that_was_told_before_a_question_is_none_after_it() {
@@ -314,4 +331,28 @@ async fn grant_that_was_told_before_a_question_is_none_after_it() {
     let now = at.stand(mine, 10).await;
     assert!(now < then);
     assert_eq!(place.granted(), None);
+}
+
+/// An attempt that was undone is refused when it asks to give way, and nothing of it is left: neither a place nor a change of the hold.
+#[tokio::test]
+async fn refused_request_to_give_way_leaves_nothing() {
+    let at = Single::start().await;
+    let (mine, next) = (AttemptId::new(), AttemptId::new());
+    let _inboxes = (at.node.enter(mine), at.node.enter(next));
+    let number = at.take(mine, 1_000).await;
+    at.stand(next, 20).await;
+    // As if it had been undone by another connection, and given the lock by a queue that had not heard of it.
+    let key = |end: &str| format!("redlock:{{a}}:{end}");
+    let other = AttemptId::new();
+    let undone = at.node.free(&at.name, other, Leftover::Stray, 1_000).await;
+    undone.expect("an answer");
+    let (till, dead) = ("9999999999999", mine.to_string());
+    let marked = at.server.command(&["ZADD", &key("t"), till, &dead]).await;
+    marked.expect("ZADD");
+    let refused = at.node.give_way(at.wish(mine), 1_000, 10, number).await;
+    assert!(refused.is_err(), "{refused:?}");
+    let queue = at.server.command(&["ZRANGE", &key("q"), "0", "-1"]).await;
+    let queue = queue.expect("ZRANGE");
+    let queue: Vec<_> = queue.list().iter().filter_map(|one| one.text()).collect();
+    assert_eq!(queue, [next.to_string()]);
 }
