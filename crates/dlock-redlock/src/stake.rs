@@ -186,9 +186,11 @@ impl Stake {
         !std::mem::replace(&mut self.locked().told, true)
     }
 
-    pub(crate) fn end(&self) {
-        self.locked().ended = true;
+    /// No request to take the lock is sent from now on; `false` when that was so already.
+    pub(crate) fn end(&self) -> bool {
+        let ended = std::mem::replace(&mut self.locked().ended, true);
         self.answered.notify_waiters();
+        !ended
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -272,6 +274,11 @@ impl Stake {
     /// The node says that it has the hold no longer.
     pub(crate) fn lost(&self, node: usize) {
         self.locked().lost(node);
+    }
+
+    /// The node has extended it.
+    pub(crate) fn extended(&self, round: Round, node: usize) {
+        self.locked().extended(round, node);
     }
 
     /// A quorum of proven nodes has extended it, and so have these.
