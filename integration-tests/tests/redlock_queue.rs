@@ -144,14 +144,14 @@ async fn waiters_that_split_the_nodes_give_way_to_the_first() {
     }
     for node in &nodes[..3] {
         let freed = node.free(&name, stranger, Leftover::Hold, 2000).await;
-        assert!(freed.expect("an answer"));
+        assert!(freed.expect("an answer").0);
     }
     let guard = tokio::time::timeout(SOON, first).await;
     let guard = guard.expect("the first has it").expect("no panic");
     assert!(!second.is_finished());
     for node in &nodes[3..] {
         let freed = node.free(&name, stranger, Leftover::Hold, 3000).await;
-        assert!(freed.expect("an answer"));
+        assert!(freed.expect("an answer").0);
     }
     assert_eq!(guard.release().await.expect("release"), Released::Freed);
     let guard = tokio::time::timeout(SOON, second).await;
@@ -287,7 +287,7 @@ impl Single {
 
     async fn free(&self, attempt: AttemptId) {
         let freed = self.node.free(&self.name, attempt, Leftover::Hold, 1_000);
-        assert!(freed.await.expect("an answer"));
+        assert!(freed.await.expect("an answer").0);
     }
 
     async fn holder(&self) -> String {
