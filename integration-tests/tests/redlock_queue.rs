@@ -144,14 +144,14 @@ async fn waiters_that_split_the_nodes_give_way_to_the_first() {
     }
     for node in &nodes[..3] {
         let freed = node.free(&name, stranger, Leftover::Hold, 2000).await;
-        assert!(freed.expect("an answer"));
+        assert!(freed.expect("an answer").0);
     }
     let guard = tokio::time::timeout(SOON, first).await;
     let guard = guard.expect("the first has it").expect("no panic");
     assert!(!second.is_finished());
     for node in &nodes[3..] {
         let freed = node.free(&name, stranger, Leftover::Hold, 3000).await;
-        assert!(freed.expect("an answer"));
+        assert!(freed.expect("an answer").0);
     }
     assert_eq!(guard.release().await.expect("release"), Released::Freed);
     let guard = tokio::time::timeout(SOON, second).await;
@@ -242,4 +242,117 @@ async fn late_request_to_give_way_gives_up_no_later_grant() {
             freed.expect("an answer");
         }
     }
+}
+
+/// A node, a name, and what somebody wishes there.
+struct Single {
+    server: RedisServer,
+    node: Node,
+    name: Name,
+}
+
+impl Single {
+    async fn start() -> Self {
+        let server = RedisServer::start().await.expect("redis");
+        let node = node(&server);
+        node.connect().await.expect("connected");
+        let name = Name::new("a").expect("a name");
+        Self { server, node, name }
+    }
+
+    fn wish(&self, attempt: AttemptId) -> Wish<'_> {
+        Wish {
+            name: &self.name,
+            mode: Mode::Exclusive,
+            attempt,
+            lease: seconds(30),
+            label: "",
+        }
+    }
+
+    async fn take(&self, attempt: AttemptId, proposed: u64) -> u64 {
+        match self.node.take(self.wish(attempt), proposed).await {
+            Ok((Taken::Held { counter }, _)) => counter,
+            answer => panic!("{answer:?}"),
+        }
+    }
+
+    /// Stands in the queue; the counter that the node named.
+    async fn stand(&self, attempt: AttemptId, ticket: u64) -> u64 {
+        match self.node.stand(self.wish(attempt), 1_000, ticket).await {
+            Ok((Taken::Others { counter, .. }, _)) => counter,
+            answer => panic!("{answer:?}"),
+        }
+    }
+
+    async fn free(&self, attempt: AttemptId) {
+        let freed = self.node.free(&self.name, attempt, Leftover::Hold, 1_000);
+        assert!(freed.await.expect("an answer").0);
+    }
+
+    async fn holder(&self) -> String {
+        let info = self.node.inspect(&self.name).await.expect("inspect");
+        info.holders[0].owner.clone()
+    }
+}
+
+/// A holder that a node has lost may stand in its queue already, by the ticket of its attempt: it comes before all others nevertheless, since none
+/// of them could have the lock.
+#[tokio::test]
+async fn lower_ticket_moves_a_waiter_to_the_front() {
+    let at = Single::start().await;
+    let [holds, first, second] = [(); 3].map(|()| AttemptId::new());
+    let _inboxes = (at.node.enter(first), at.node.enter(second));
+    at.take(holds, 1_000).await;
+    at.stand(first, 10).await;
+    at.stand(second, 20).await;
+    at.stand(second, 0).await;
+    // A higher one moves nobody back: a sign of life that comes late.
+    at.stand(second, 20).await;
+    at.free(holds).await;
+    assert_eq!(at.holder().await, second.to_string());
+}
+
+/// A node tells a grant, forgets everything, and says that others hold the lock, with a lower counter: the grant of before is none.
+#[tokio::test]
+async fn grant_that_was_told_before_a_question_is_none_after_it() {
+    let at = Single::start().await;
+    let [before, mine, after] = [(); 3].map(|()| AttemptId::new());
+    let place = at.node.enter(mine);
+    at.take(before, 5_000).await;
+    let then = at.stand(mine, 10).await;
+    at.free(before).await;
+    tokio::time::timeout(SOON, place.called())
+        .await
+        .expect("told");
+    assert!(place.granted().is_some_and(|counter| counter > then));
+    at.server.command(&["FLUSHALL"]).await.expect("FLUSHALL");
+    at.take(after, 100).await;
+    let now = at.stand(mine, 10).await;
+    assert!(now < then);
+    assert_eq!(place.granted(), None);
+}
+
+/// An attempt that was undone is refused when it asks to give way, and nothing of it is left: neither a place nor a change of the hold.
+#[tokio::test]
+async fn refused_request_to_give_way_leaves_nothing() {
+    let at = Single::start().await;
+    let (mine, next) = (AttemptId::new(), AttemptId::new());
+    let _inboxes = (at.node.enter(mine), at.node.enter(next));
+    let number = at.take(mine, 1_000).await;
+    at.stand(next, 20).await;
+    // As if it had been undone by another connection, and given the lock by a queue that had not heard of it.
+    let key = |end: &str| format!("redlock:{{a}}:{end}");
+    let other = AttemptId::new();
+    let undone = at.node.free(&at.name, other, Leftover::Stray, 1_000).await;
+    undone.expect("an answer");
+    let (till, dead) = ("9999999999999", mine.to_string());
+    let marked = at.server.command(&["ZADD", &key("t"), till, &dead]).await;
+    marked.expect("ZADD");
+    let refused = at.node.give_way(at.wish(mine), 1_000, 10, number).await;
+    assert!(refused.is_err(), "{refused:?}");
+    let queue = at.server.command(&["ZRANGE", &key("q"), "0", "-1"]).await;
+    let queue = queue.expect("ZRANGE");
+    let queue: Vec<_> = queue.list().iter().filter_map(|one| one.text()).collect();
+    assert_eq!(queue, [next.to_string()]);
 }

@@ -12,8 +12,9 @@ mod redlock_support;
 
 use std::sync::Arc;
 
-use dlock_core::backend::{Backend, Lease, Outcome, Renewal};
-use dlock_core::{Released, Settings};
+use dlock_core::backend::{AttemptId, Backend, Lease, Outcome, Renewal};
+use dlock_core::{Mode, Name, Released, Settings};
+use dlock_redis::node::{Node, Taken, Wish};
 use dlock_redlock::RedlockBackend;
 use integration_tests::{Clock, Direction, FaultProxy, Redis, RedisServer};
 use redis_support::{SOON, calls, lock, number};
@@ -264,4 +265,63 @@ async fn a_node_that_missed_the_downgrade_does_not_stay_exclusive() {
     third.accept();
     value_at(&three.servers[2], "a", |value| value.ends_with("+S")).await;
     assert!(guard.is_held());
+}
+
+/// A hold that a quorum has lost wants no node any more: it leaves the queues in which it stood for those that lost it first, and frees what
+/// the others still have.
+#[tokio::test]
+async fn a_lost_hold_leaves_the_queues() {
+    let nodes = start(3).await.expect("servers");
+    let holder = backend(&nodes.url(PERSISTENT)).await;
+    let name = Name::new("a").expect("a name");
+    let lease = match holder
+        .try_acquire(&request("a").with_lease(seconds(120)))
+        .await
+    {
+        Ok(Outcome::Held(lease)) => Arc::new(lease),
+        other => panic!("it is free: {other:?}"),
+    };
+    for server in &nodes.servers {
+        given(server, &lease).await;
+    }
+    let forget = async |server: &RedisServer| {
+        let config = dlock_redis::Config::from_url(&server.url()).expect("a URL");
+        let node = Node::new(config.prefix("redlock")).expect("a node");
+        let wish = Wish {
+            name: &name,
+            mode: Mode::Exclusive,
+            attempt: AttemptId::new(),
+            lease: seconds(120),
+            label: "",
+        };
+        server.command(&["FLUSHALL"]).await.expect("FLUSHALL");
+        let (taken, _) = node.take(wish, 1).await.expect("an answer");
+        assert!(matches!(taken, Taken::Held { .. }));
+    };
+    let queue = async |wanted: &[String]| {
+        integration_tests::until("the queue", SOON, || async {
+            let queue = nodes.servers[0].command(&["ZRANGE", "redlock:{a}:q", "0", "-1"]);
+            let queue = queue.await?;
+            let queue: Vec<String> = queue.list().iter().filter_map(|one| one.text()).collect();
+            match queue == wanted {
+                true => Ok(()),
+                false => Err(integration_tests::Error::answer(
+                    "ZRANGE",
+                    format!("{queue:?}"),
+                )),
+            }
+        })
+        .await
+        .expect("in time");
+    };
+    let renew = async || holder.renew(std::slice::from_ref(&lease)).await;
+    forget(&nodes.servers[0]).await;
+    let renewed = renew().await;
+    assert!(matches!(renewed[0], Renewal::Extended), "{renewed:?}");
+    queue(&[lease.attempt().to_string()]).await;
+    forget(&nodes.servers[1]).await;
+    let renewed = renew().await;
+    assert!(matches!(renewed[0], Renewal::Lost(_)), "{renewed:?}");
+    queue(&[]).await;
+    value_at(&nodes.servers[2], "a", |value| value.len() <= 17).await;
 }

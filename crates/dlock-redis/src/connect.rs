@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 pub(crate) use self::call::{Connection, RedisReply, ScriptCall, hash_of};
 use self::motion::Outgoing;
-use self::silence::Silence;
+use self::silence::{Missing, Silence};
 use crate::config::Config;
 use crate::error::Trouble;
 use crate::script::Script;
@@ -262,11 +262,12 @@ impl RedisLink {
         (current, number): &mut (OpenConnection, u64),
         what: Outgoing<'_>,
     ) -> Result<Value, Trouble> {
+        let asked = Instant::now();
         let mut waits = PendingAnswer {
             link: self,
             silence: current.silence.clone(),
             number: *number,
-            since: Instant::now(),
+            since: asked,
             over: false,
         };
         let trip = timeout(limit, current.connection.go(what)).await;
@@ -282,7 +283,12 @@ impl RedisLink {
         };
         // The client finds the way in a cluster by itself, and keeps its connections.
         trouble.broken &= !(trouble.passing && self.config.is_cluster());
-        let frozen = trouble.kind() == ErrorKind::TimedOut && current.silence.goes_on(what);
+        let missing = Missing {
+            asked,
+            hasty: limit < self.config.answer_timeout,
+        };
+        let frozen =
+            trouble.kind() == ErrorKind::TimedOut && current.silence.goes_on(what, missing);
         if trouble.broken || frozen {
             self.current.give_up(*number);
         }

@@ -250,6 +250,9 @@ impl Node {
     /// Frees what the attempt has there; `false` when it held nothing. Whoever is next in the queue is given the lock, with `proposed` as in
     /// [`take`](Node::take).
     ///
+    /// The flag is set when the connection broke and the request was sent again: the first one may still be under way, and would free what
+    /// the same attempt takes there later. So it must not ask this server again.
+    ///
     /// # Errors
     ///
     /// When the server did not confirm.
@@ -259,7 +262,7 @@ impl Node {
         attempt: AttemptId,
         left: Leftover,
         proposed: u64,
-    ) -> Result<bool> {
+    ) -> Result<(bool, bool)> {
         let store = &self.store;
         let key = store.keys.lock(name);
         let (script, memory) = match left {
@@ -272,15 +275,15 @@ impl Node {
             .arg(memory.to_string())
             .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
         match self.trip(&call).await? {
-            (RedisReply::Number(1), _) => Ok(true),
-            (_, false) => Ok(false),
+            (RedisReply::Number(1), twice) => Ok((true, twice)),
+            (_, false) => Ok((false, false)),
             // The first request may have freed it, and its answer was lost: nobody knows (C15).
             (_, true) if left != Leftover::Stray => Err(Trouble::new(
                 ErrorKind::Unreachable,
                 "the connection broke during the release, and afterwards the hold was gone",
             )
             .into()),
-            (_, true) => Ok(false),
+            (_, true) => Ok((false, true)),
         }
     }
 

@@ -23,7 +23,9 @@ const SIGNS: u32 = 4;
 /// Where messages for the waiters of one client arrive.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    waiting: Mutex<BTreeMap<AttemptId, Arc<GrantSignal>>>,
+    /// By the attempt, and the number of the entry: at a node of a quorum one attempt may have two for a while.
+    waiting: Mutex<BTreeMap<(AttemptId, u64), Arc<GrantSignal>>>,
+    entered: AtomicU64,
     /// Holders that want to hear of others: see `wanted.rs`.
     pub(crate) listening: Listening,
 }
@@ -36,18 +38,33 @@ struct GrantSignal {
 }
 
 impl Inbox {
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<AttemptId, Arc<GrantSignal>>> {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<(AttemptId, u64), Arc<GrantSignal>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn each_of(&self, attempt: AttemptId, tell: impl Fn(&GrantSignal)) {
+        let waiting = self.locked();
+        for (_, waiter) in waiting.range((attempt, 0)..=(attempt, u64::MAX)) {
+            tell(waiter);
+        }
     }
 
     pub(crate) fn enter(self: &Arc<Self>, attempt: AttemptId) -> InboxEntry {
         let signal = Arc::<GrantSignal>::default();
-        self.locked().insert(attempt, signal.clone());
+        let number = self.entered.fetch_add(1, Ordering::Relaxed);
+        self.locked().insert((attempt, number), signal.clone());
         InboxEntry {
             inbox: self.clone(),
             attempt,
+            number,
             signal,
         }
+    }
+
+    /// A question of the attempt is about to be sent: what it was told before is in the answer, or is over. Without this a store that lost its
+    /// data, and counts from below, would seem to have given the lock after that answer.
+    pub(crate) fn asks(&self, attempt: AttemptId) {
+        self.each_of(attempt, |waiter| waiter.granted.store(0, Ordering::Release));
     }
 
     /// A message: the attempt whose turn has come, and the token if it holds the lock for its whole lease; or one that holds the lock, which
@@ -59,15 +76,19 @@ impl Inbox {
         let Ok(attempt) = Uuid::try_parse_ascii(attempt) else {
             return;
         };
-        let token = std::str::from_utf8(token)
-            .ok()
-            .and_then(|token| token.parse().ok());
-        if let Some(waiter) = self.locked().get(&AttemptId::from(attempt)) {
-            waiter.granted.store(token.unwrap_or(0), Ordering::Release);
+        let attempt = AttemptId::from(attempt);
+        let token = std::str::from_utf8(token).ok();
+        let token: Option<u64> = token.and_then(|token| token.parse().ok());
+        self.each_of(attempt, |waiter| {
+            if let Some(token) = token {
+                waiter.granted.store(token, Ordering::Release);
+            }
             waiter.woken.notify_one();
-            return;
+        });
+        if token.is_none() {
+            // An attempt that holds the lock at a quorum may still wait for other nodes: both look again.
+            self.listening.called(attempt);
         }
-        self.listening.called(AttemptId::from(attempt));
     }
 
     pub(crate) fn wake_all(&self) {
@@ -83,6 +104,7 @@ impl Inbox {
 pub(crate) struct InboxEntry {
     inbox: Arc<Inbox>,
     attempt: AttemptId,
+    number: u64,
     signal: Arc<GrantSignal>,
 }
 
@@ -92,7 +114,12 @@ impl InboxEntry {
         self.signal.woken.notified().await;
     }
 
-    /// The token of the last grant that needs no confirmation; 0 when there was none.
+    /// As [`Inbox::asks`].
+    fn asks(&self) {
+        self.signal.granted.store(0, Ordering::Release);
+    }
+
+    /// The token of the last grant that needs no confirmation, of those that were told since the last question was sent; 0 when there was none.
     pub(crate) fn granted(&self) -> u64 {
         self.signal.granted.load(Ordering::Acquire)
     }
@@ -100,7 +127,7 @@ impl InboxEntry {
 
 impl Drop for InboxEntry {
     fn drop(&mut self) {
-        self.inbox.locked().remove(&self.attempt);
+        self.inbox.locked().remove(&(self.attempt, self.number));
     }
 }
 
@@ -132,6 +159,7 @@ impl Store {
         let entry = self.inbox.enter(request.attempt());
         let mut asked: Option<LastQuestion> = None;
         loop {
+            entry.asks();
             let sent = request.now();
             let limit = match asked {
                 Some(_) => self.limit(request).min(self.sign_limit()),
@@ -288,5 +316,42 @@ mod tests {
         assert!(one.signal.woken.notified().now_or_never().is_some());
         drop((one, two));
         assert!(inbox.locked().is_empty());
+    }
+
+    /// The asker of a quorum goes on for a hold in the background while a repair of the same attempt begins: two entries of one attempt.
+    #[tokio::test]
+    async fn entries_of_one_attempt_come_and_go_by_themselves() {
+        let inbox = Arc::new(Inbox::default());
+        let attempt = AttemptId::new();
+        let (old, new) = (inbox.enter(attempt), inbox.enter(attempt));
+        inbox.deliver(format!("{attempt}0000000000000042").as_bytes());
+        for entry in [&old, &new] {
+            assert!(entry.called().now_or_never().is_some());
+            assert_eq!(entry.granted(), 42);
+        }
+        drop(old);
+        inbox.deliver(format!("{attempt}0000000000000043").as_bytes());
+        assert!(new.called().now_or_never().is_some(), "it is still there");
+        assert_eq!(new.granted(), 43);
+        let last = inbox.enter(attempt);
+        drop(last);
+        inbox.deliver(attempt.to_string().as_bytes());
+        assert!(new.called().now_or_never().is_some(), "and still");
+        drop(new);
+        assert!(inbox.locked().is_empty());
+    }
+
+    #[test]
+    fn a_grant_that_was_told_before_a_question_is_not_one_that_came_after_it() {
+        let inbox = Arc::new(Inbox::default());
+        let attempt = AttemptId::new();
+        let entry = inbox.enter(attempt);
+        inbox.deliver(format!("{attempt}0000000000000042").as_bytes());
+        inbox.asks(attempt);
+        assert_eq!(entry.granted(), 0);
+        // One that says only that others wait takes no grant back.
+        inbox.deliver(format!("{attempt}0000000000000043").as_bytes());
+        inbox.deliver(attempt.to_string().as_bytes());
+        assert_eq!(entry.granted(), 43);
     }
 }

@@ -138,3 +138,28 @@ impl Store {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wait::Inbox;
+    use dlock_core::backend::Request;
+    use dlock_core::{Mode, SystemClock};
+    use futures::FutureExt;
+
+    /// The asker of a quorum's holder is in the inbox too, as long as it waits for a node that has not given the lock yet.
+    #[test]
+    fn a_holder_hears_that_others_wait_also_while_its_attempt_still_asks() {
+        let inbox = Arc::new(Inbox::default());
+        let name = Name::new("a").expect("a name");
+        let request = Request::new(name, Mode::Exclusive, Arc::new(SystemClock));
+        let lease = Lease::new(&request, request.now());
+        let asker = inbox.enter(request.attempt());
+        let ear = inbox.listening.enter(&lease);
+        let mut told = std::pin::pin!(ear.called.notified());
+        told.as_mut().enable();
+        inbox.deliver(request.attempt().to_string().as_bytes());
+        assert!(asker.called().now_or_never().is_some(), "the asker");
+        assert!(told.as_mut().now_or_never().is_some(), "and the holder");
+    }
+}

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::connect::{Nodes, unasked};
 use crate::error::{Word, Words};
 use crate::fence::{clock_hint, first_of};
-use crate::stake::{Grant, Stake, bit};
+use crate::stake::{Grant, LateReleases, Stake, bit};
 use crate::vote::{Ballot, Verdict, Vote};
 
 /// How often counters that differ are raised before the attempt gives way. More than once is needed only when readers meet.
@@ -66,8 +66,9 @@ impl Nodes {
     pub(crate) async fn ask_all(self: &Arc<Self>, request: &Request) -> Result<Outcome> {
         self.accepts(request)?;
         let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
+        let late = LateReleases::default();
         for _ in 1..VOTES {
-            match self.vote(request).await? {
+            match self.vote(request, &late).await? {
                 VoteResult::Decided(attempt) => return Ok(attempt),
                 VoteResult::Split(_) => {}
             }
@@ -77,24 +78,25 @@ impl Nodes {
             }
             request.clock().sleep_until(again).await;
         }
-        Ok(match self.vote(request).await? {
+        Ok(match self.vote(request, &late).await? {
             VoteResult::Decided(attempt) => attempt,
             VoteResult::Split(busy) => Outcome::Busy(busy),
         })
     }
 
-    async fn vote(self: &Arc<Self>, request: &Request) -> Result<VoteResult> {
+    /// `late`: the releases of earlier votes of the same attempt that may still come.
+    async fn vote(self: &Arc<Self>, request: &Request, late: &LateReleases) -> Result<VoteResult> {
         let limit = self.patience(request.lease()).min(request.trip_timeout());
         let mut ballot = Ballot::new(self.count());
         let mut words = Words::new(self.count());
-        let stake = Arc::new(Stake::of(request));
+        let stake = Arc::new(Stake::of(request).after(late));
         let proposed = clock_hint();
         // Read before the first byte is sent (C7).
         let sent = request.now();
-        let undoing = self.undoing.of(request.attempt());
+        let undoing = self.undoing.of(request.attempt()) | late.nodes();
         for node in (0..self.count()).filter(|node| undoing & bit(*node) != 0) {
             ballot.cast(node, Vote::Failed);
-            let why = "an earlier question of this attempt is still being undone there";
+            let why = "an earlier question of this attempt is still being undone there, or its release may still come";
             words.note(node, Word::Failed(unasked(why)));
         }
         let mut asks = self.each(self.all() & !undoing, |nodes, node| {
@@ -349,4 +351,32 @@ pub(crate) fn no_permits() -> Error {
         "a quorum cannot keep permits: two clients may count different nodes, and together give out more than the limit; use \
          another backend for semaphores",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use dlock_core::{Name, SystemClock};
+
+    /// A split vote is repeated with the same attempt. Where its release may come after that, what the node gives could be taken away again.
+    #[tokio::test]
+    async fn a_node_to_which_a_release_may_still_come_is_not_asked_again() {
+        let urls = "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3";
+        let config = Config::from_url(urls).expect("a URL");
+        let nodes = Arc::new(Nodes::new(&config).expect("nodes"));
+        let name = Name::new("a").expect("a name");
+        let request = Request::new(name, Mode::Exclusive, Arc::new(SystemClock));
+        let late = LateReleases::default();
+        let stake = Stake::of(&request).after(&late);
+        // Nobody hears the answer of the first; the second is answered, but an earlier one was not.
+        let _ = stake.release(0);
+        let _ = stake.release(1);
+        stake.release(1).answered_once();
+        stake.release(2).answered_once();
+        assert_eq!(late.nodes(), 0b011);
+        let vote = nodes.vote(&request, &late).await;
+        let error = vote.err().expect("no quorum").to_string();
+        assert_eq!(error.matches("its release may still come").count(), 2);
+    }
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 use dlock_core::backend::{Lease, Renewal};
 use dlock_core::{Error, LossReason, Result};
 use futures::StreamExt;
+use futures::future::Ready;
+use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 
 pub(crate) use self::count::{Count, Extension, Progress};
@@ -36,7 +38,20 @@ impl Tally {
 }
 
 impl Nodes {
+    /// Renews holds, of which core ends those that are lost: they want no node any more.
     pub(crate) async fn extend(self: &Arc<Self>, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        let renewals = self.round(leases).await;
+        for (lease, renewal) in leases.iter().zip(&renewals) {
+            let stake = Stake::from_lease(lease);
+            if matches!(renewal, Renewal::Lost(_)) && stake.end() {
+                // Nobody else does: core takes the word for it that nothing is left.
+                self.undo_later(stake, FuturesUnordered::<Ready<(usize, ())>>::new());
+            }
+        }
+        renewals
+    }
+
+    async fn round(self: &Arc<Self>, leases: &[Arc<Lease>]) -> Vec<Renewal> {
         if leases.is_empty() {
             return Vec::new();
         }
@@ -110,7 +125,7 @@ impl Nodes {
             () = self.stopped() => {}
             () = tokio::time::sleep(VOUCH_AFTER.min(lease.duration() / 20)) => {
                 // Whatever comes of it: the renewals of the hold decide.
-                let _ = self.extend(&[Arc::new(lease)]).await;
+                let _ = self.round(&[Arc::new(lease)]).await;
             }
         }
     }
@@ -209,6 +224,7 @@ impl Nodes {
 
 impl Tally {
     fn extended_at(&mut self, node: usize) -> Word {
+        self.stake.extended(self.count.round(), node);
         match self.count.extended(node, self.stake.is_proven(node)) {
             Extension::Counts => Word::Agreed("extended"),
             Extension::GivenAgain => {
@@ -247,4 +263,46 @@ fn again(error: &Error) -> Error {
     Error::new(error.kind(), error.message().to_owned())
         .with_held(error.held_now())
         .with_retryable(error.is_retryable())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::stake::Grant;
+    use dlock_core::backend::Request;
+    use dlock_core::{Mode, Name, SystemClock};
+
+    /// A node gives the hold to who stands in its queue, and the message is lost; nobody asks there again, since the node says at the
+    /// renewals that it has the hold.
+    #[tokio::test]
+    async fn a_node_that_extends_what_it_was_not_known_to_have_has_it() {
+        let urls = "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3";
+        let config = Config::from_url(urls).expect("a URL");
+        let nodes = Arc::new(Nodes::new(&config).expect("nodes"));
+        let name = Name::new("a").expect("a name");
+        let request = Request::new(name, Mode::Exclusive, Arc::new(SystemClock));
+        let stake = Arc::new(Stake::of(&request));
+        let grant = Grant {
+            number: 7,
+            counts: true,
+            twice: false,
+        };
+        for node in [0, 1] {
+            stake.begin(node).expect("allowed").gave(grant);
+        }
+        let _ = stake.begin(2).expect("allowed").stands(false);
+        stake.held(7);
+        let lease = Lease::new(&request, request.now()).with_native(Arc::new(stake.clone()));
+        for round in 1..=2 {
+            let mut tallies = vec![nodes.tally(&lease)];
+            for node in 0..3 {
+                let answers = Ok((vec![Renewal::Extended], None));
+                assert!(nodes.count_in(node, answers, &mut tallies).is_empty());
+            }
+            tallies[0].vouch(&nodes);
+            // It may have been given after the first question was sent.
+            assert_eq!(stake.is_proven(2), round == 2, "round {round}");
+        }
+    }
 }

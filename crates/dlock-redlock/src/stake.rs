@@ -5,6 +5,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +27,33 @@ pub(crate) fn bit(node: usize) -> Mask {
         .unwrap_or(0)
 }
 
+/// The nodes to which a release of an attempt may still come: its answer did not, or it was sent a second time. An attempt whose vote was split asks
+/// again, and what such a node then gives it could be taken away while it is counted on.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LateReleases(Arc<AtomicU64>);
+
+impl LateReleases {
+    pub(crate) fn nodes(&self) -> Mask {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A release whose answer is waited for. Dropped without a word, it may come at any time.
+#[derive(Debug)]
+pub(crate) struct ReleaseUnderWay<'a> {
+    late_releases: &'a LateReleases,
+    /// Nothing, where an earlier one may come too.
+    node: Mask,
+}
+
+impl ReleaseUnderWay<'_> {
+    /// It was sent once, and is done.
+    pub(crate) fn answered_once(self) {
+        let over = &self.late_releases.0;
+        over.fetch_and(!self.node, Ordering::AcqRel);
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Stake {
     pub(crate) name: Name,
@@ -34,6 +62,7 @@ pub(crate) struct Stake {
     pub(crate) label: String,
     state: Mutex<State>,
     next_number: OnceLock<u64>,
+    late_releases: LateReleases,
     /// Told when an answer is waited for no longer, and at the end.
     answered: Notify,
 }
@@ -57,6 +86,7 @@ impl Stake {
             label: label.to_owned(),
             answered: Notify::new(),
             next_number: OnceLock::new(),
+            late_releases: LateReleases::default(),
             state: Mutex::new(State::new(mode)),
         }
     }
@@ -65,6 +95,23 @@ impl Stake {
     pub(crate) fn for_attempt(mut self, attempt: AttemptId) -> Self {
         self.attempt = attempt;
         self
+    }
+
+    /// For a vote after others of the same attempt.
+    pub(crate) fn after(self, late_releases: &LateReleases) -> Self {
+        Self {
+            late_releases: late_releases.clone(),
+            ..self
+        }
+    }
+
+    /// A release goes out to the node.
+    pub(crate) fn release(&self, node: usize) -> ReleaseUnderWay<'_> {
+        let earlier = self.late_releases.0.fetch_or(bit(node), Ordering::AcqRel);
+        ReleaseUnderWay {
+            late_releases: &self.late_releases,
+            node: bit(node) & !earlier,
+        }
     }
 
     /// What was kept with the lease; for a lease of unknown making, anything is possible at every node.
@@ -186,9 +233,11 @@ impl Stake {
         !std::mem::replace(&mut self.locked().told, true)
     }
 
-    pub(crate) fn end(&self) {
-        self.locked().ended = true;
+    /// No request to take the lock is sent from now on; `false` when that was so already.
+    pub(crate) fn end(&self) -> bool {
+        let ended = std::mem::replace(&mut self.locked().ended, true);
         self.answered.notify_waiters();
+        !ended
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -272,6 +321,11 @@ impl Stake {
     /// The node says that it has the hold no longer.
     pub(crate) fn lost(&self, node: usize) {
         self.locked().lost(node);
+    }
+
+    /// The node has extended it.
+    pub(crate) fn extended(&self, round: Round, node: usize) {
+        self.locked().extended(round, node);
     }
 
     /// A quorum of proven nodes has extended it, and so have these.

@@ -180,13 +180,19 @@ impl Nodes {
 
     async fn free_once(&self, node: usize, stake: &Stake, left: Leftover) -> Result<bool> {
         let peer = self.peer(node)?;
-        peer.call(self.patience(stake.lease), async {
+        let freed = peer.call(self.patience(stake.lease), async {
             // It must be known who confirms; whoever cannot be asked for that can still free.
             let _ = self.meet(node).await;
+            let release = stake.release(node);
             let next = stake.next_number();
-            peer.node.free(&stake.name, stake.attempt, left, next).await
-        })
-        .await
+            let freed = peer.node.free(&stake.name, stake.attempt, left, next);
+            let (freed, twice) = freed.await?;
+            if !twice {
+                release.answered_once();
+            }
+            Ok(freed)
+        });
+        freed.await
     }
 }
 

@@ -13,12 +13,23 @@ const FROZEN_AFTER: u32 = 2;
 const SILENT_FOR: Duration = Duration::from_secs(1);
 const SLOTS: u16 = 16384;
 
+/// An answer that did not come.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Missing {
+    /// When its question was sent.
+    pub(super) asked: Instant,
+    /// It was waited for less long than answers usually are.
+    pub(super) hasty: bool,
+}
+
 /// How many answers in a row each node has not given. Others that answer do not make up for one that does not.
 #[derive(Debug)]
 pub(super) struct Silence {
     /// In a cluster: the last slot of each range, and the place of its master below.
     ranges: Vec<(u16, usize)>,
     unanswered: Vec<AtomicU32>,
+    /// When the last silence was counted.
+    noticed: Mutex<Option<Instant>>,
     /// Since when nobody has answered, as callers saw that did not wait for long.
     given_up_since: Mutex<Option<Instant>>,
     is_given_up: AtomicBool,
@@ -29,6 +40,7 @@ impl Silence {
         Self {
             ranges: Vec::new(),
             unanswered: vec![AtomicU32::new(0)],
+            noticed: Mutex::new(None),
             given_up_since: Mutex::new(None),
             is_given_up: AtomicBool::new(false),
         }
@@ -46,6 +58,7 @@ impl Silence {
             ranges,
             // One more for what goes to no known node.
             unanswered: (0..=masters.len()).map(|_| AtomicU32::new(0)).collect(),
+            noticed: Mutex::new(None),
             given_up_since: Mutex::new(None),
             is_given_up: AtomicBool::new(false),
         }
@@ -95,9 +108,24 @@ impl Silence {
     }
 
     /// An answer did not come. Whether the connection counts as frozen now.
-    pub(super) fn goes_on(&self, what: Outgoing<'_>) -> bool {
-        let counter = self.counter(what);
-        counter.is_some_and(|counter| counter.fetch_add(1, Ordering::Relaxed) + 1 >= FROZEN_AFTER)
+    ///
+    /// Signs of life of many waiters are under way at the same time, and are not waited for for long. Those that were sent before a silence was
+    /// noticed tell no more than the first of them: else a moment that one waiter outlasts would cost a client with two of them its connection.
+    pub(super) fn goes_on(&self, what: Outgoing<'_>, missing: Missing) -> bool {
+        let mut noticed = self.noticed();
+        let known = noticed.is_some_and(|noticed| missing.asked < noticed);
+        let Some(counter) = self.counter(what) else {
+            return false;
+        };
+        if missing.hasty && known && counter.load(Ordering::Relaxed) > 0 {
+            return false;
+        }
+        *noticed = Some(Instant::now());
+        counter.fetch_add(1, Ordering::Relaxed) + 1 >= FROZEN_AFTER
+    }
+
+    fn noticed(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.noticed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -173,6 +201,30 @@ mod tests {
         }
     }
 
+    fn missing(hasty: bool) -> Missing {
+        Missing {
+            asked: Instant::now(),
+            hasty,
+        }
+    }
+
+    /// The signs of life of two waiters, which are waited for only for a moment.
+    #[test]
+    fn hasty_questions_of_one_stall_are_one_silence() {
+        let silence = Silence::of_one();
+        let script = Script::many();
+        let call = ScriptCall::on(&script, "p:{a}");
+        let what = Outgoing::Script(&call);
+        let (one, two) = (missing(true), missing(true));
+        assert!(!silence.goes_on(what, one));
+        assert!(!silence.goes_on(what, two), "sent in the same stall");
+        assert!(silence.goes_on(what, missing(true)), "sent after it");
+        silence.ended(what);
+        let (one, two) = (missing(false), missing(false));
+        assert!(!silence.goes_on(what, one));
+        assert!(silence.goes_on(what, two), "both were patient");
+    }
+
     #[test]
     fn answers_of_one_node_do_not_hide_the_silence_of_another() {
         let range = |first: i64, last: i64, port: i64| {
@@ -194,11 +246,14 @@ mod tests {
         );
         assert!(slot_of(b"b") <= 8000 && slot_of(b"foo") > 8000);
         let (low, high) = (Outgoing::Script(&low), Outgoing::Script(&high));
-        assert!(!silence.goes_on(low));
+        assert!(!silence.goes_on(low, missing(false)));
         silence.ended(high);
-        assert!(silence.goes_on(low), "twice at the same node");
+        assert!(
+            silence.goes_on(low, missing(false)),
+            "twice at the same node"
+        );
         silence.ended(low);
-        assert!(!silence.goes_on(low));
-        assert!(!silence.goes_on(high));
+        assert!(!silence.goes_on(low, missing(false)));
+        assert!(!silence.goes_on(high, missing(false)));
     }
 }

@@ -19,8 +19,8 @@ impl NodePlace {
         self.0.called().await;
     }
 
-    /// The counter of the last grant that was told, for the whole lease; `None` when there was none. It was made after the last question was
-    /// answered if it is higher than the counter in that answer.
+    /// The counter of the last grant that was told since the last question was sent, for the whole lease; `None` when there was none. It was made
+    /// after that question was answered if it is higher than the counter in the answer.
     pub fn granted(&self) -> Option<u64> {
         Some(self.0.granted()).filter(|counter| *counter > 0)
     }
@@ -47,7 +47,7 @@ impl Node {
     pub async fn stand(&self, wish: Wish<'_>, proposed: u64, ticket: u64) -> Result<(Taken, bool)> {
         let script = &self.store.scripts.acquire;
         let call = self.standing(script, wish, proposed, ticket);
-        self.stand_by(call).await
+        self.stand_by(wish.attempt, call).await
     }
 
     /// Gives the lock to whoever stands before the attempt in the queue, and stands there instead. Where nobody does, the attempt has the
@@ -68,7 +68,7 @@ impl Node {
         number: u64,
     ) -> Result<(Taken, bool)> {
         let call = self.standing(&self.give_way, wish, proposed, ticket);
-        self.stand_by(call.arg(digits(number))).await
+        self.stand_by(wish.attempt, call.arg(digits(number))).await
     }
 
     fn standing<'a>(
@@ -82,7 +82,8 @@ impl Node {
             .arg(ticket.to_string())
     }
 
-    async fn stand_by(&self, call: ScriptCall<'_>) -> Result<(Taken, bool)> {
+    async fn stand_by(&self, attempt: AttemptId, call: ScriptCall<'_>) -> Result<(Taken, bool)> {
+        self.store.inbox.asks(attempt);
         let (answer, twice) = self.trip(&call).await?;
         Ok((read_taken(answer)?, twice))
     }

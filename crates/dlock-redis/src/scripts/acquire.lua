@@ -145,6 +145,12 @@ elseif v and #v > MARK then
   if count > 0 then mode = sub(v, OWNER) else listens = false end
 end
 
+-- Whether what is still under way of `me` is refused. To be asked before anything of it is changed.
+local function is_abandoned()
+  local till = not clean and redis.call('ZSCORE', T, me)
+  return till and tonumber(till) > now
+end
+
 -- Lets a key live this long at least.
 local function keep(key, time)
   if redis.call('PTTL', key) < time then redis.call('PEXPIRE', key, time) end
@@ -351,8 +357,7 @@ if (mode == m or sub(mode, 1, 1) == 'P' and m ~= 'X' and m ~= 'S') and shares(me
   local mine = redis.call('HGET', I, me)
   return finish(mine and sub(mine, 1, 16) or token)
 end
-local tombstone = not clean and redis.call('ZSCORE', T, me)
-if tombstone and tonumber(tombstone) > now then return {'abandoned'} end
+if is_abandoned() then return {'abandoned'} end
 
 -- Says what is needed to be given the lock. Both keys always change together, so one look at their time to live is enough; a second more
 -- of it saves the look's consequence for most.
@@ -393,6 +398,10 @@ if m == 'X' and mode == 'X' and inbox ~= '' then
   end
 end
 begin()
+-- Who stands here already and brings a lower ticket moves forward: somebody who holds the lock at a quorum, and whom this node has lost, comes
+-- before all who wait. A higher one is that of an older question.
+local at = ticket and redis.call('ZSCORE', Q, me)
+if at and tonumber(ticket) < tonumber(at) then redis.call('ZADD', Q, ticket, me) end
 
 local head
 if fair or not admits(m) then head = settle(true) end

@@ -97,6 +97,12 @@ elseif v and #v > MARK then
   if count > 0 then mode = sub(v, OWNER) else listens = false end
 end
 
+-- Whether what is still under way of `me` is refused. To be asked before anything of it is changed.
+local function is_abandoned()
+  local till = not clean and redis.call('ZSCORE', T, me)
+  return till and tonumber(till) > now
+end
+
 -- Lets a key live this long at least.
 local function keep(key, time)
   if redis.call('PTTL', key) < time then redis.call('PEXPIRE', key, time) end
@@ -312,7 +318,7 @@ if mine and mine ~= ARGV[6] and mode == 'X' then
 end
 -- It must stand in the queue before anybody is given the lock: else the next one would get it although our ticket is lower, and of two who
 -- give way to each other at the same time each would get what the other had.
-if mine == ARGV[6] and free(me) then
+if mine == ARGV[6] and not is_abandoned() and free(me) then
   begin()
   redis.call('ZADD', Q, ARGV[5], me)
   -- What stands beside its name from now on is a waiter's.
@@ -332,8 +338,7 @@ if (mode == m or sub(mode, 1, 1) == 'P' and m ~= 'X' and m ~= 'S') and shares(me
   local mine = redis.call('HGET', I, me)
   return finish(mine and sub(mine, 1, 16) or token)
 end
-local tombstone = not clean and redis.call('ZSCORE', T, me)
-if tombstone and tonumber(tombstone) > now then return {'abandoned'} end
+if is_abandoned() then return {'abandoned'} end
 
 -- Says what is needed to be given the lock. Both keys always change together, so one look at their time to live is enough; a second more
 -- of it saves the look's consequence for most.
@@ -374,6 +379,10 @@ if m == 'X' and mode == 'X' and inbox ~= '' then
   end
 end
 begin()
+-- Who stands here already and brings a lower ticket moves forward: somebody who holds the lock at a quorum, and whom this node has lost, comes
+-- before all who wait. A higher one is that of an older question.
+local at = ticket and redis.call('ZSCORE', Q, me)
+if at and tonumber(ticket) < tonumber(at) then redis.call('ZADD', Q, ticket, me) end
 
 local head
 if fair or not admits(m) then head = settle(true) end

@@ -279,6 +279,7 @@ impl Model for Rules {
                 let renewal = next.renewal.as_mut()?;
                 let wire = std::mem::replace(&mut renewal.wires[node], Wire::Nothing);
                 if wire == Wire::Extended {
+                    next.state.extended(renewal.count.round(), node);
                     let proven = next.state.is_proven(node);
                     let before = renewal.count.answered();
                     if self.mistake == Mistake::EveryExtensionCounts && !proven {

@@ -52,6 +52,10 @@ impl Count {
         }
     }
 
+    pub(crate) fn round(&self) -> Round {
+        self.round
+    }
+
     pub(crate) fn answered(&self) -> Mask {
         self.extended | self.unproven | self.lost
     }

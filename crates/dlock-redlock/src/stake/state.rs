@@ -308,6 +308,24 @@ impl State {
         self.lost |= bit(node);
     }
 
+    /// The node has extended it in this round: it has the hold, also where nobody had told us yet that it gave it (a call of its queue that was
+    /// lost).
+    pub(crate) fn extended(&mut self, round: Round, node: usize) {
+        // An answer to an older question tells nothing of now; and what a release has freed is gone.
+        let current = self.round == round.number && !self.ended;
+        let known = self.holds & !self.lost & bit(node) != 0;
+        if !current || known || self.freed & bit(node) != 0 {
+            return;
+        }
+        self.holds |= bit(node);
+        // With which number, and whether before the question or after it, is not known. So a quorum must vouch for it, in a later round.
+        self.fresh |= bit(node);
+        if self.lost & bit(node) != 0 {
+            self.lost &= !bit(node);
+            self.proven &= !bit(node);
+        }
+    }
+
     /// A quorum of proven nodes has extended it, and so have these.
     pub(crate) fn vouch(&mut self, round: Round, nodes: Mask) {
         // An answer to an older question may tell of a hold that has ended there since; and what was given after the question may have

@@ -20,7 +20,7 @@ if mine and mine ~= ARGV[6] and mode == 'X' then
 end
 -- It must stand in the queue before anybody is given the lock: else the next one would get it although our ticket is lower, and of two who
 -- give way to each other at the same time each would get what the other had.
-if mine == ARGV[6] and free(me) then
+if mine == ARGV[6] and not is_abandoned() and free(me) then
   begin()
   redis.call('ZADD', Q, ARGV[5], me)
   -- What stands beside its name from now on is a waiter's.

@@ -73,6 +73,12 @@ elseif v and #v > MARK then
   if count > 0 then mode = sub(v, OWNER) else listens = false end
 end
 
+-- Whether what is still under way of `me` is refused. To be asked before anything of it is changed.
+local function is_abandoned()
+  local till = not clean and redis.call('ZSCORE', T, me)
+  return till and tonumber(till) > now
+end
+
 -- Lets a key live this long at least.
 local function keep(key, time)
   if redis.call('PTTL', key) < time then redis.call('PEXPIRE', key, time) end
