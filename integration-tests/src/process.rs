@@ -168,13 +168,14 @@ impl Drop for Process {
 
 /// The processes that work in this folder, or in one below it, whoever is their parent by now.
 pub(crate) fn processes_in(folder: &Path) -> Vec<Pid> {
+    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let pid = entry.file_name().to_str().and_then(|id| id.parse().ok());
         // One that has ended meanwhile works nowhere.
         let works_in = fs::read_link(entry.path().join("cwd"));
         if let (Some(pid), Ok(works_in)) = (pid.and_then(Pid::from_raw), works_in)
-            && works_in.starts_with(folder)
+            && works_in.starts_with(&folder)
         {
             found.push(pid);
         }

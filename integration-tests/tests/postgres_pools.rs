@@ -451,46 +451,6 @@ async fn a_listener_that_hears_nothing_is_not_opened_all_the_time() {
     free(next.expect("the lock")).await;
 }
 
-/// A copy of the tables in a database of the same name elsewhere, as a dump makes it: two stores, of which a lock of both takes one in each.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_copy_in_a_database_of_the_same_name_is_another_store() {
-    let (one, two) = (shop().await, shop().await);
-    // The servers of tests are copies of one folder: a database that is made anew has another number.
-    let postgres = connection(&of_database(&two, "postgres")).await;
-    for sql in ["DROP DATABASE dlock WITH (FORCE)", "CREATE DATABASE dlock"] {
-        postgres.batch_execute(sql).await.expect("made anew");
-    }
-    let first = client(&one.url()).await;
-    client(&two.url()).await.close().await.expect("its tables");
-    let number = one.sql("SELECT v FROM dlock_meta WHERE k = 'store'").await;
-    let copied = format!(
-        "UPDATE dlock_meta SET v = {} WHERE k = 'store'",
-        number.expect("its number").trim()
-    );
-    two.sql(&copied).await.expect("a copy");
-    let second = client(&two.url()).await;
-    let both = MultiLock::new([
-        first.mutex("a").expect("a name"),
-        second.mutex("a").expect("a name"),
-    ]);
-    let both = both.expect("two");
-    assert_eq!(both.members().len(), 2, "a member was left out");
-    assert_ne!(first.identity(), second.identity());
-    let system = "SELECT system_identifier FROM pg_control_system()";
-    let system: i64 = one
-        .sql(system)
-        .await
-        .expect("a number")
-        .trim()
-        .parse()
-        .expect("a number");
-    assert!(
-        first.identity().contains(&format!("{system:x}")),
-        "{}",
-        first.identity()
-    );
-}
-
 /// Who may not ask for the number of the server still has a store, by what else is known of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_does_not_tell_its_number_is_known_by_the_rest() {

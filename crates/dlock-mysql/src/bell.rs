@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use dlock_core::Name;
-use dlock_core::backend::Lease;
+use dlock_core::backend::{Lease, Renewal};
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
@@ -331,6 +331,15 @@ impl Bell {
 impl Drop for Bell {
     fn drop(&mut self) {
         self.ring();
+    }
+}
+
+/// Lets the bells of holds go that were lost: nobody releases these, and a guard on them may be kept for long.
+pub(crate) fn ring_lost(leases: &[Arc<Lease>], renewals: &[Renewal]) {
+    for (lease, renewal) in leases.iter().zip(renewals) {
+        if matches!(renewal, Renewal::Lost(_)) {
+            ring(lease);
+        }
     }
 }
 

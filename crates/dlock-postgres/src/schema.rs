@@ -59,14 +59,15 @@ impl StoreId {
         without(self) == without(other) && (one == two || one.is_none() || two.is_none())
     }
 
-    /// For people, and for the order of locks in several stores.
+    /// For people, for the order of locks in several stores, and for fences, which keep it: so it is the same for every user, and stays when the
+    /// tables move to a new server with their tokens (a dump, `pg_upgrade`). The numbers of server and database do not, and count for
+    /// [`may_be`](Self::may_be) alone.
     pub(crate) fn text(&self, config: &Config) -> String {
         let Self { database, number } = self;
-        let (name, oid) = (&database.name, database.oid);
+        let name = &database.name;
         let (mode, schema, prefix) = (config.mode, &config.schema, &config.table_prefix);
-        let system = database.system.unwrap_or_default();
         format!(
-            "postgres:{name}?store={number:x}.{system:x}.{oid:x}&mode={mode}&schema={schema}&table_prefix={prefix}"
+            "postgres:{name}?store={number:x}&mode={mode}&schema={schema}&table_prefix={prefix}"
         )
     }
 }

@@ -132,6 +132,9 @@ impl Nodes {
         let enough = self.agreement(&mut shares, limit, &mut words, word).await;
         if !enough {
             let lost = words.against() > self.count() - self.quorum;
+            if lost {
+                self.is_lost(&lease);
+            }
             let error = self.quorum_error(words, self.quorum);
             return Err(if lost {
                 Error::new(ErrorKind::Lost, error.message().to_owned())

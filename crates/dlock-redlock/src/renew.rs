@@ -42,13 +42,26 @@ impl Nodes {
     pub(crate) async fn extend(self: &Arc<Self>, leases: &[Arc<Lease>]) -> Vec<Renewal> {
         let renewals = self.round(leases).await;
         for (lease, renewal) in leases.iter().zip(&renewals) {
-            let stake = Stake::from_lease(lease);
-            if matches!(renewal, Renewal::Lost(_)) && stake.end() {
-                // Nobody else does: core takes the word for it that nothing is left.
-                self.undo_later(stake, FuturesUnordered::<Ready<(usize, ())>>::new());
+            if matches!(renewal, Renewal::Lost(_)) {
+                self.is_lost(lease);
             }
         }
         renewals
+    }
+
+    /// A quorum says that the hold is gone: nothing more is taken for it. What single nodes still have of it is given back, since core takes
+    /// the word for it that nothing is left; but only when the holder must know of the loss, however long the word takes to come to it: until
+    /// then nobody else may get these nodes.
+    pub(crate) fn is_lost(self: &Arc<Self>, lease: &Lease) {
+        let stake = Stake::from_lease(lease);
+        if !stake.end() {
+            return;
+        }
+        let (nodes, validity) = (self.clone(), lease.duration());
+        self.in_background(async move {
+            tokio::time::sleep(validity).await;
+            nodes.undo_later(stake, FuturesUnordered::<Ready<(usize, ())>>::new());
+        });
     }
 
     async fn round(self: &Arc<Self>, leases: &[Arc<Lease>]) -> Vec<Renewal> {

@@ -240,6 +240,11 @@ impl Stake {
         !ended
     }
 
+    /// Nodes to which a release of an earlier vote of the same attempt may still come.
+    pub(crate) fn late_releases(&self) -> Mask {
+        self.late_releases.nodes()
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.locked().ended
     }

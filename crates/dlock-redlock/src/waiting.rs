@@ -308,7 +308,14 @@ impl<'a> Waiting<'a> {
 
 impl Nodes {
     /// Takes a hold anew at a node that has lost it, before everybody who waits there: none of them could have the lock anyway.
+    ///
+    /// Not at one to which a release of the same attempt may still come, or an undo: a vote that was split may have been followed by another one.
+    /// What the node gave now would be taken away while it counts.
     pub(crate) fn chase(self: &Arc<Self>, node: usize, lease: &Lease, stake: &Arc<Stake>) {
+        let given_back = stake.late_releases() | self.undoing.of(lease.attempt());
+        if given_back & bit(node) != 0 {
+            return;
+        }
         let Some(chase) = stake.chase(node) else {
             return;
         };

@@ -116,9 +116,12 @@ impl ConnectionLocks {
         let (mut connection, mut is_spare) = self.connection().await?;
         loop {
             let call_sign = CallSign::of(&connection);
-            // From here on `abandon` finds the connection, also when this future is dropped.
-            self.attempts()
-                .insert(request.attempt(), AttemptState::Asking(call_sign));
+            // From here on `abandon` finds the connection, also when this future is dropped. One that came before has left its word.
+            {
+                let mut attempts = self.attempts();
+                kit::refuse_abandoned(request.attempt())?;
+                attempts.insert(request.attempt(), AttemptState::Asking(call_sign));
+            }
             let (limit, proved) = (self.limit(request), request.now());
             let first = self.first(request, &mut connection, limit);
             match within(limit, first).await {
@@ -135,7 +138,8 @@ impl ConnectionLocks {
                 // It may have died while nobody used it, and must not be in our own way. Or it died with the answer: then the mark names it.
                 Err(trouble) if is_spare && trouble.broken => {
                     let begins_anew = async {
-                        self.clear_away(request, call_sign, limit).await?;
+                        self.end(call_sign, limit).await?;
+                        self.clear_mark_of(request, call_sign, limit).await?;
                         Connection::open_carrying(&self.config, &self.setup).await
                     };
                     connection = begins_anew.await.map_err(Trouble::in_doubt)?;
@@ -152,16 +156,17 @@ impl ConnectionLocks {
         connection: &mut Connection,
         limit: Duration,
     ) -> Result<First, Trouble> {
+        let (kind, name) = (&self.kind, request.name());
         let valid = self.config.session_validity;
-        match self.kind.take(connection, request, valid).await? {
-            Take::Held(key) => Ok(First::Held(key)),
-            Take::Busy => Ok(First::Grab(Grab::Busy)),
-            Take::LongWay => {
-                let (kind, name) = (&self.kind, request.name());
-                let grab = kind.grab(connection, &self.shared, name, NOW, limit);
-                Ok(First::Grab(grab.await?))
-            }
+        match kind.take(connection, request, valid).await? {
+            Take::Held(key) => return Ok(First::Held(key)),
+            Take::Busy => return Ok(First::Grab(Grab::Busy)),
+            Take::LongWay => {}
+            // The lock is asked for once more: one that is taken twice would not be free after one release.
+            Take::RowIsBusy => kind.give_up(connection, name).await?,
         }
+        let grab = kind.grab(connection, &self.shared, name, NOW, limit);
+        Ok(First::Grab(grab.await?))
     }
 
     /// The shortest way to the mark for one that has waited, and was granted the lock; `None` when it has to look at it.
@@ -175,9 +180,14 @@ impl ConnectionLocks {
         let sent = request.now();
         let take = self.kind.take(&mut granted.connection, request, valid);
         let taken = within(limit, take).await.map_err(Trouble::in_doubt)?;
-        if let Take::Held(key) = taken {
-            granted.proved = sent;
-            return Ok(Some(Next::Held(key)));
+        match taken {
+            Take::Held(key) => {
+                granted.proved = sent;
+                return Ok(Some(Next::Held(key)));
+            }
+            // The lock stays with this connection, to which the server has granted it, while the mark is looked at.
+            Take::RowIsBusy => return Ok(None),
+            Take::Busy | Take::LongWay => {}
         }
         // The mark may have been read when the wait began, but a claim compares its version. The hold is valid from the sending of the wish
         // that was granted: after a long wait there would be little left of it, and then a look is a newer proof.

@@ -154,6 +154,8 @@ pub(super) struct MarkStatements {
     pub(super) dead: String,
     pub(super) end: String,
     pub(super) undo: String,
+    /// The same, of one connection alone.
+    pub(super) undo_of: String,
     pub(super) inspect: String,
     pub(super) list: String,
     clear: String,
@@ -166,13 +168,15 @@ impl MarkStatements {
                 .replace("{marks}", table)
                 .replace("{writable}", writable)
         };
+        let undo = one(include_str!("../sql/mark_undo.sql"));
         Self {
+            undo_of: format!("{undo} AND connection = ?"),
+            undo,
             read: one(include_str!("../sql/mark_read.sql")),
             claim: one(include_str!("../sql/mark_claim.sql")),
             go_on: one(include_str!("../sql/mark_move.sql")),
             dead: one(include_str!("../sql/mark_dead.sql")),
             end: one(include_str!("../sql/mark_break.sql")),
-            undo: one(include_str!("../sql/mark_undo.sql")),
             clear: one(include_str!("../sql/mark_clear.sql")),
             inspect: one(include_str!("../sql/mark_inspect.sql")),
             list: one(include_str!("../sql/mark_list.sql")),
@@ -200,13 +204,14 @@ pub(super) fn take_args<'a>(
     valid: Duration,
     connection: u64,
     lock: &'a str,
-) -> [Arg<'a>; 8] {
+) -> [Arg<'a>; 9] {
     [
         attempt.as_uuid().as_bytes().as_slice().into(),
         micros(valid).into(),
         connection.into(),
         request.label().into(),
         request.name().as_str().into(),
+        lock.into(),
         lock.into(),
         lock.into(),
         lock.into(),

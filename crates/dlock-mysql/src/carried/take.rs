@@ -23,6 +23,8 @@ pub(super) enum Take {
     Busy,
     /// Nothing: the owner of the mark may not have left in order, or there is no mark, or this mode has no short way on this server.
     LongWay,
+    /// Others were busy with the mark's row for too long. The lock may have been granted all the same, by this statement or before it.
+    RowIsBusy,
 }
 
 impl Kind {
@@ -44,11 +46,7 @@ impl Kind {
         let args = take_args(request, &attempt, valid, connection.call_sign(), &lock);
         let answer = match connection.exec(take, &args).await {
             Ok(answer) => answer,
-            Err(trouble) if trouble.contended => {
-                // Others were busy with the row for too long. The lock may have been taken before that, and would then be taken twice.
-                self.give_up(connection, request.name()).await?;
-                return Ok(Take::LongWay);
-            }
+            Err(trouble) if trouble.contended => return Ok(Take::RowIsBusy),
             Err(trouble) => return Err(trouble.in_doubt()),
         };
         match (answer.affected, answer.id) {

@@ -53,24 +53,30 @@ impl ConnectionLocks {
                 carried_by.call_sign
             }
         };
-        self.clear_away(request, call_sign, request.trip_timeout())
+        // When its connection has ended, nothing that it has sent can make it the holder any more.
+        let limit = request.trip_timeout();
+        self.end(call_sign, limit).await?;
+        let args = undo_args(request.name(), &attempt);
+        self.shared
+            .call(Job::Exec(&self.kind.marks.undo, &args), limit)
             .await?;
         self.attempts().remove(&attempt);
         Ok(())
     }
 
-    /// Ends the connection of an attempt, and then removes its mark: nothing that it has sent can make it the holder any more.
-    pub(super) async fn clear_away(
+    /// Removes the mark that an attempt may have made with a connection that has ended. The attempt goes on with another one, and a late
+    /// word of this kind must leave the mark alone that it makes with that.
+    pub(super) async fn clear_mark_of(
         &self,
         request: &Request,
         call_sign: CallSign,
         limit: Duration,
     ) -> Result<(), Trouble> {
-        self.end(call_sign, limit).await?;
         let attempt = request.attempt();
-        let args = undo_args(request.name(), &attempt);
+        let [name, owner] = undo_args(request.name(), &attempt);
+        let args = [name, owner, call_sign.number.into()];
         self.shared
-            .call(Job::Exec(&self.kind.marks.undo, &args), limit)
+            .call(Job::Exec(&self.kind.marks.undo_of, &args), limit)
             .await?;
         Ok(())
     }

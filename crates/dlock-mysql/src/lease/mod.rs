@@ -118,7 +118,9 @@ impl Backend for LeaseLocks {
     }
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        self.extend(leases).await
+        let renewals = self.extend(leases).await;
+        bell::ring_lost(leases, &renewals);
+        renewals
     }
 
     async fn release(&self, lease: &Lease) -> Result<Released> {
@@ -156,7 +158,7 @@ impl Backend for LeaseLocks {
         let ended = self.free_by_force(name).await?;
         if ended {
             self.bells
-                .free_by_force(&self.shared, name, self.limit)
+                .free_by_force(&self.shared, name, self.limit / 4)
                 .await;
         }
         Ok(ended)

@@ -172,7 +172,9 @@ impl Backend for UniqueLocks {
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
         let all: Vec<&Lease> = leases.iter().map(Arc::as_ref).collect();
         let found = self.sql.extend.run(&self.shared, &all, self.limit).await;
-        leases.iter().map(|lease| renewal(&found, lease)).collect()
+        let renewals: Vec<_> = leases.iter().map(|lease| renewal(&found, lease)).collect();
+        bell::ring_lost(leases, &renewals);
+        renewals
     }
 
     async fn release(&self, lease: &Lease) -> Result<Released> {
@@ -204,7 +206,7 @@ impl Backend for UniqueLocks {
         let ended = told.answer.affected > 0 || told.again;
         if ended {
             self.bells
-                .free_by_force(&self.shared, name, self.limit)
+                .free_by_force(&self.shared, name, self.limit / 4)
                 .await;
         }
         Ok(ended)

@@ -69,7 +69,12 @@ impl Config {
                 "the URL names the user twice, before the host and as user: remove one",
             ));
         }
-        self.login.user = named.user.or(user).or(self.login.user);
+        let user = named.user.or(user);
+        if user.is_some() && user != self.login.user {
+            // A password is its user's alone.
+            self.login.password = None;
+        }
+        self.login.user = user.or(self.login.user);
         self.login.password = named.password.or(self.login.password);
         let is_off = turns_tls_off(url)?;
         self.tls = match (take_tls(url)?, self.tls) {

@@ -11,6 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::pool::{Pool, closed};
 use super::row::Row;
 use super::wire::{Arg, Often, Sink, Wire};
+use crate::LockMode;
 use crate::config::Config;
 use crate::error::Trouble;
 
@@ -94,9 +95,15 @@ pub(crate) struct Told {
 
 impl Link {
     pub(crate) fn new(config: Config) -> Self {
+        let renewals = match config.mode {
+            // One call renews many.
+            LockMode::Lease => RENEWALS,
+            // After an outage each hold that goes on asks for itself.
+            LockMode::Session => RENEWALS.max(config.connections),
+        };
         Self {
             permits: Arc::new(Semaphore::new(config.connections)),
-            renewals: Arc::new(Semaphore::new(RENEWALS)),
+            renewals: Arc::new(Semaphore::new(renewals)),
             stuck_renewals: Arc::new(Semaphore::new(RENEWALS)),
             isolated: AtomicBool::new(false),
             direct: AtomicBool::new(false),

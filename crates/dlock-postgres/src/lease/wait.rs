@@ -159,7 +159,12 @@ impl Listener {
 
     /// Begins to listen, if nobody does: the runtime of an earlier one may have ended.
     pub(super) fn begin(&self) {
-        if !self.on || self.shared.closed.load(Ordering::Acquire) {
+        if !self.on {
+            return;
+        }
+        // A close that comes now finds the task, or is found.
+        let mut kept = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.shared.closed.load(Ordering::Acquire) {
             return;
         }
         if self.shared.running.swap(true, Ordering::AcqRel) {
@@ -169,7 +174,6 @@ impl Listener {
         self.shared.opening.store(true, Ordering::Release);
         let end = End(self.shared.clone());
         let task = tokio::spawn(async move { end.0.listen().await });
-        let mut kept = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = Some(task.abort_handle());
     }
 

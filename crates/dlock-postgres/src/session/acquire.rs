@@ -234,6 +234,9 @@ impl SessionLocks {
         permit: OwnedSemaphorePermit,
     ) -> Result<(), Trouble> {
         let mut attempts = self.attempts();
+        // An undo that is under way finds no hold yet, and has left its word; one that has ended, or a close, has removed the attempt.
+        kit::refuse_abandoned(request.attempt())
+            .map_err(|error| Trouble::from(error).in_doubt())?;
         if !attempts.contains_key(&request.attempt()) {
             return Err(Trouble::from(kit::abandoned()).in_doubt());
         }

@@ -482,5 +482,5 @@ BEGIN
   RETURN swept;
 END $dlock$;
 
-INSERT INTO {prefix}meta AS m (k, v) VALUES ('lease', 2) ON CONFLICT (k) DO UPDATE SET v = greatest(m.v, excluded.v);
+INSERT INTO {prefix}meta AS m (k, v) VALUES ('lease', 2) ON CONFLICT (k) DO UPDATE SET v = excluded.v;
 INSERT INTO {prefix}meta (k, v) VALUES ('store', (random() * 9007199254740991)::bigint) ON CONFLICT DO NOTHING;

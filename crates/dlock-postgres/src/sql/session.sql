@@ -163,4 +163,4 @@ BEGIN
   RETURN CASE WHEN a_token > l.lost THEN 2 WHEN a_token = l.lost OR a_token > l.freed THEN 0 ELSE 3 END;
 END $dlock$;
 
-INSERT INTO {prefix}meta AS m (k, v) VALUES ('session', 2) ON CONFLICT (k) DO UPDATE SET v = greatest(m.v, excluded.v);
+INSERT INTO {prefix}meta AS m (k, v) VALUES ('session', 2) ON CONFLICT (k) DO UPDATE SET v = excluded.v;
