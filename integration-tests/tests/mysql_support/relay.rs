@@ -1,4 +1,8 @@
 //! A relay between a client and a server that can end a request of several statements behind the first of them.
+#![allow(
+    clippy::indexing_slicing,
+    reason = "a test ends where its expectation breaks"
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
