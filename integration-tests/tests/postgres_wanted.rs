@@ -237,6 +237,7 @@ fn a_holder_hears_although_the_runtime_that_listened_has_ended() {
     home.block_on(async {
         let guard = lock(&mine, "a").await;
         let other = client(&server.url()).await;
+        #[allow(clippy::async_yields_async, reason = "it waits until the lock is free")]
         let ends = async {
             counts(&server, "both have left word", EARS, "2").await;
             passing.shutdown_background();
