@@ -1,17 +1,19 @@
 //! Extends what is still ours, many holds in one statement.
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::backend::{Lease, Renewal};
 use dlock_core::{Error, ErrorKind, LossReason};
+use futures::future::{Either, select};
 use futures::{StreamExt, stream};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use super::LeaseLocks;
-use crate::connect::{Arg, Job, Turns};
+use crate::connect::{Arg, Job, Told, Turns};
 use crate::error::Trouble;
 
 /// The most holds of one statement: their rows are locked together.
@@ -74,21 +76,24 @@ impl LeaseLocks {
             (&wait, Type::BOOL),
         ];
         let job = Job::Ask(&self.sql.renew, &args);
-        // A half, so that a second connection gets its chance when the first is silent. Two trips would not fit into that on a slow network.
         let shortest = batch.iter().map(|lease| lease.renewal_limit()).min();
-        let tries = if self.link.takes_two_trips() { 1 } else { 2 };
-        let limit = shortest.unwrap_or(Duration::MAX) / tries;
-        // One that waits for a row that somebody keeps must not take a connection from those that need not, nor stand behind calls that wait too.
-        let turns = if wait {
-            Turns::StuckRenewals
-        } else {
-            Turns::Renewals
-        };
-        let told = match self.link.call_by(job, limit, turns).await {
-            Err(trouble) if trouble.kind() == ErrorKind::TimedOut && tries > 1 => {
-                self.link.call_by(job, limit, turns).await?
+        let limit = shortest.unwrap_or(Duration::MAX);
+        let told = match (wait, self.link.takes_two_trips()) {
+            // Neither in the place of renewals that need not wait for a row, nor behind calls that wait too. One try: another connection does not help
+            // with a row that somebody keeps, and what the holds beside it were told must come to core in time.
+            (true, _) => {
+                self.link
+                    .call_by(job, limit / 2, Turns::StuckRenewals)
+                    .await?
             }
-            told => told?,
+            (false, true) => self.hedged(job, limit).await?,
+            // A half each, so that a second connection gets its chance when the first is silent.
+            (false, false) => match self.link.call_by(job, limit / 2, Turns::Renewals).await {
+                Err(trouble) if trouble.kind() == ErrorKind::TimedOut => {
+                    self.link.call_by(job, limit / 2, Turns::Renewals).await?
+                }
+                told => told?,
+            },
         };
         let mut extended = Extended::default();
         for row in &told.rows {
@@ -101,6 +106,23 @@ impl LeaseLocks {
             }
         }
         Ok(extended)
+    }
+
+    /// Two trips may not fit into a half of the time on a slow network, so the first try has all of it; but a connection that is silent must
+    /// not cost it, so a second one begins beside it in the middle. Both may be carried out: a renewal can come twice.
+    async fn hedged(&self, job: Job<'_>, limit: Duration) -> Result<Told, Trouble> {
+        let first = pin!(self.link.call_by(job, limit, Turns::Renewals));
+        let second = pin!(async {
+            tokio::time::sleep(limit / 2).await;
+            self.link
+                .call_by(job, limit / 2, Turns::StuckRenewals)
+                .await
+        });
+        match select(first, second).await {
+            Either::Left((told, _)) => told,
+            Either::Right((Ok(told), _)) => Ok(told),
+            Either::Right((Err(_), first)) => first.await,
+        }
     }
 }
 
