@@ -138,6 +138,30 @@ impl SentinelGroup {
         self.master_among(|node| node.port() != lost.port()).await
     }
 
+    /// A planned switch-over away from `master`. A Sentinel that has not heard of the replica of late refuses it ("no suitable replica"), or begins it and
+    /// gives it up: it is told again then.
+    ///
+    /// # Errors
+    /// When there is no other master within a minute.
+    pub async fn switch_over(&self, master: &RedisServer) -> Result<()> {
+        until("a switch-over", LIMIT, || async {
+            let words = ["SENTINEL", "FAILOVER", Self::MASTER_NAME];
+            let told = self.sentinels[0].command(&words).await;
+            for _ in 0..50 {
+                if self.sentinels[0].master_port().await? != master.port() {
+                    return Ok(());
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                if told.is_err() {
+                    break;
+                }
+            }
+            Err(Error::answer("SENTINEL FAILOVER", format!("{told:?}")))
+        })
+        .await?;
+        self.master_after(master).await.map(drop)
+    }
+
     async fn master_among(&self, may: impl Fn(&RedisServer) -> bool) -> Result<&RedisServer> {
         until(
             "most Sentinels name a master that takes writes",

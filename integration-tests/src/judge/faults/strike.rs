@@ -278,9 +278,7 @@ impl Fault {
             }
             (Self::SwitchOver, Servers::Sentinel(group)) => {
                 let master = group.master().await?;
-                let words = ["SENTINEL", "FAILOVER", crate::SentinelGroup::MASTER_NAME];
-                group.sentinels()[0].command(&words).await?;
-                group.master_after(master).await?;
+                group.switch_over(master).await?;
                 sleep(long).await;
             }
             (Self::FailOver, Servers::Sentinel(group)) => {
