@@ -156,6 +156,24 @@ impl Nodes {
         });
     }
 
+    /// Does something after a pause, unless nothing is to be tried by then. A close does not wait for it.
+    pub(crate) fn later(
+        self: &Arc<Self>,
+        pause: Duration,
+        work: impl FnOnce(&Arc<Self>) + Send + 'static,
+    ) {
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        let nodes = self.clone();
+        runtime.spawn(async move {
+            tokio::select! {
+                () = tokio::time::sleep(pause) => work(&nodes),
+                () = nodes.stopped() => {}
+            }
+        });
+    }
+
     /// Waits a moment for what runs in the background, and ends all connections.
     pub(crate) async fn close(&self) {
         let quiet = tokio::time::timeout(self.node_timeout * 2, self.background.quiet()).await;

@@ -57,9 +57,7 @@ impl Nodes {
         if !stake.end() {
             return;
         }
-        let (nodes, validity) = (self.clone(), lease.duration());
-        self.in_background(async move {
-            tokio::time::sleep(validity).await;
+        self.later(lease.duration(), |nodes| {
             nodes.undo_later(stake, FuturesUnordered::<Ready<(usize, ())>>::new());
         });
     }
@@ -286,10 +284,8 @@ mod tests {
     use dlock_core::backend::Request;
     use dlock_core::{Mode, Name, SystemClock};
 
-    /// A node gives the hold to who stands in its queue, and the message is lost; nobody asks there again, since the node says at the
-    /// renewals that it has the hold.
-    #[tokio::test]
-    async fn a_node_that_extends_what_it_was_not_known_to_have_has_it() {
+    /// A hold that two of three nodes gave, and the third has lost.
+    fn held_at_two() -> (Arc<Nodes>, Arc<Stake>, Lease) {
         let urls = "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3";
         let config = Config::from_url(urls).expect("a URL");
         let nodes = Arc::new(Nodes::new(&config).expect("nodes"));
@@ -304,9 +300,41 @@ mod tests {
         for node in [0, 1] {
             stake.begin(node).expect("allowed").gave(grant);
         }
-        let _ = stake.begin(2).expect("allowed").stands(false);
         stake.held(7);
         let lease = Lease::new(&request, request.now()).with_native(Arc::new(stake.clone()));
+        (nodes, stake, lease)
+    }
+
+    /// What it gave would be freed by the release, while the hold counts on it.
+    #[tokio::test]
+    async fn a_node_to_which_a_release_may_still_come_is_not_repaired() {
+        let (nodes, stake, lease) = held_at_two();
+        let _ = stake.release(2);
+        nodes.chase(2, &lease, &stake);
+        let chase = stake.chase(2);
+        assert!(chase.is_some(), "it is asked for the lock again");
+        drop(chase);
+        // And where none may come, it is.
+        let (nodes, stake, lease) = held_at_two();
+        nodes.chase(2, &lease, &stake);
+        assert!(stake.chase(2).is_none(), "nobody repairs it");
+    }
+
+    /// What is left of a lost hold is freed when its lease has passed, and nobody who closes the client waits for that.
+    #[tokio::test]
+    async fn a_close_does_not_wait_for_what_is_left_of_a_lost_hold() {
+        let (nodes, _, lease) = held_at_two();
+        nodes.is_lost(&lease);
+        let closed = tokio::time::timeout(nodes.node_timeout(), nodes.close()).await;
+        closed.expect("at once");
+    }
+
+    /// A node gives the hold to who stands in its queue, and the message is lost; nobody asks there again, since the node says at the
+    /// renewals that it has the hold.
+    #[tokio::test]
+    async fn a_node_that_extends_what_it_was_not_known_to_have_has_it() {
+        let (nodes, stake, lease) = held_at_two();
+        let _ = stake.begin(2).expect("allowed").stands(false);
         for round in 1..=2 {
             let mut tallies = vec![nodes.tally(&lease)];
             for node in 0..3 {
