@@ -4,7 +4,10 @@
 //!
 //! A seed is one schedule: `a_seed_is_one_schedule` compares the histories of two runs, line by line. A bad history is kept in a file too.
 //!
+//! Seeds are run side by side, each on a thread of its own, which changes nothing in them.
+//!
 //! - `DLOCK_SIM_SEEDS=5000 cargo test -p dlock-core --test chaos` runs so many schedules.
+//! - `DLOCK_SIM_FROM=5000` begins there, so that a night does not repeat the last one.
 //! - `DLOCK_SIM_SEED=17 cargo test -p dlock-core --test chaos` runs one of them again.
 #![allow(
     clippy::unwrap_used,
@@ -17,21 +20,26 @@
 
 mod common;
 
+use std::num::NonZero;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use common::{World, millis, seconds};
 use dlock_core::{Clock, ErrorKind, Guard, Locks, Order, Owner, Released, Settings};
 use dlock_judge::{Finding, History, Kind, Line, Op, Phase, Setup, judge};
 use dlock_memory::Control;
+use futures::FutureExt;
 
 /// Schedules of a usual run; each is some twenty seconds of the simulated clock.
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 800;
 /// Schedules of a run with one thing to show.
-const FEW: u64 = 6;
+const FEW: u64 = 40;
 /// How many of them are run twice, to see that a seed is one schedule.
-const TWICE: u64 = 6;
+const TWICE: u64 = 40;
 const TASKS: usize = 9;
 const STEPS: usize = 25;
 const PERMITS: u32 = 2;
@@ -42,6 +50,8 @@ const LINGER: Duration = Duration::from_millis(700);
 struct Witness {
     clock: Arc<dyn Clock>,
     lines: Mutex<Vec<Line>>,
+    /// The moment of the last of them.
+    last: AtomicU64,
     attempts: AtomicU64,
 }
 
@@ -50,16 +60,25 @@ impl Witness {
         Self {
             clock,
             lines: Mutex::default(),
+            last: AtomicU64::new(0),
             attempts: AtomicU64::new(0),
         }
     }
 
     fn write(&self, mut line: Line) {
         let mut lines = self.lines.lock().unwrap();
-        let last = lines.last().map_or(0, |line| line.at);
         // A paused clock shows many things the same nanosecond: they get one each, in their order.
+        let last = self.last.load(Ordering::SeqCst);
         line.at = self.clock.now().as_nanos().max(last + 1);
+        self.last.store(line.at, Ordering::SeqCst);
         lines.push(line);
+    }
+
+    /// Writes down that a hold is over. It was over before its task could write that: in one instant of the paused clock the client gives up a hold that it
+    /// could not renew, frees it, and gets it again for another task. So the last nanosecond before is claimed, as it was seen to hold until then.
+    fn write_loss(&self, mut line: Line) {
+        line.at = self.clock.now().as_nanos() - 1;
+        self.lines.lock().unwrap().push(line);
     }
 
     fn info(&self, op: Op) {
@@ -201,7 +220,13 @@ async fn hold(attempt: &Attempt<'_>, guard: Guard) {
     }
     let good = guard.is_held();
     if !good {
-        attempt.tell(Op::Lost, Phase::Info);
+        let mut line = attempt.form.clone();
+        (line.op, line.phase) = (Op::Lost, Phase::Info);
+        line.note = match signal.wait().now_or_never() {
+            Some(why) => format!("{why:?}"),
+            None => String::new(),
+        };
+        attempt.witness.write_loss(line);
     }
     attempt.tell(Op::Release, Phase::Invoke);
     match fastrand::u8(0..3) {
@@ -383,46 +408,123 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().expect("a number"))
 }
 
-#[test]
-fn whatever_happens_the_contract_holds() {
-    let seeds: Vec<u64> = match number("DLOCK_SIM_SEED") {
-        Some(only) => vec![only],
-        None => (0..number("DLOCK_SIM_SEEDS").unwrap_or(SEEDS)).collect(),
-    };
-    let all = seeds.len() as u64;
-    let (mut holds, mut ended) = (0, 0);
-    let began = Instant::now();
-    let mut simulated = Duration::ZERO;
-    for seed in seeds {
+/// What many schedules came to.
+#[derive(Debug, Default, Clone, Copy)]
+struct Sum {
+    schedules: u64,
+    holds: u64,
+    /// Holds that ended otherwise than by their release.
+    ended: u64,
+    simulated: Duration,
+    judged: Duration,
+}
+
+impl Sum {
+    /// Runs a schedule and judges it.
+    fn add(&mut self, seed: u64) -> Result<(), String> {
         let begins = Instant::now();
         let history = run(seed);
-        simulated += begins.elapsed();
+        self.simulated += begins.elapsed();
+        let begins = Instant::now();
         let mut findings = judge(&history);
+        self.judged += begins.elapsed();
         findings.retain(|finding| !is_shared_token(finding, seed));
         if !findings.is_empty() {
             let path = format!("{}/seed-{seed}.jsonl", env!("CARGO_TARGET_TMPDIR"));
             std::fs::write(&path, history.to_text()).unwrap();
-            panic!(
-                "{findings:#?}\nhistory: {path}\nagain: DLOCK_SIM_SEED={seed} cargo test -p dlock-core --test chaos"
-            );
+            return Err(format!("{findings:#?}\nhistory: {path}"));
         }
         let of = dlock_judge::holds(&history);
         let lost = of.iter().filter(|hold| hold.end == dlock_judge::End::Other);
-        ended += lost.count() as u64;
-        holds += of.len() as u64;
+        self.ended += lost.count() as u64;
+        self.holds += of.len() as u64;
+        self.schedules += 1;
+        Ok(())
     }
-    let a_minute = |time: Duration| all as f64 * 60.0 / time.as_secs_f64();
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            schedules: self.schedules + other.schedules,
+            holds: self.holds + other.holds,
+            ended: self.ended + other.ended,
+            simulated: self.simulated + other.simulated,
+            judged: self.judged + other.judged,
+        }
+    }
+}
+
+/// Runs these seeds on all processors, to the first that finds something.
+fn run_all(seeds: Range<u64>) -> Sum {
+    let next = AtomicU64::new(seeds.start);
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| {
+        let one = || {
+            let mut sum = Sum::default();
+            loop {
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= seeds.end {
+                    return sum;
+                }
+                // What breaks in a task of the schedule is said by the task; which seed it was is said here.
+                let outcome = catch_unwind(AssertUnwindSafe(|| sum.add(seed)));
+                if !matches!(outcome, Ok(Ok(()))) {
+                    // The others end with what they are at.
+                    next.store(seeds.end, Ordering::Relaxed);
+                    let why = match outcome {
+                        Ok(Err(found)) => found,
+                        _ => "it broke".to_owned(),
+                    };
+                    panic!(
+                        "seed {seed}: {why}\nagain: DLOCK_SIM_SEED={seed} cargo test -p dlock-core --test chaos"
+                    );
+                }
+            }
+        };
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+        let sums: Vec<_> = all.into_iter().map(ScopedJoinHandle::join).collect();
+        let sums = sums.into_iter().map(|sum| match sum {
+            Ok(sum) => sum,
+            Err(broken) => resume_unwind(broken),
+        });
+        sums.fold(Sum::default(), Sum::and)
+    })
+}
+
+#[test]
+fn whatever_happens_the_contract_holds() {
+    let seeds = match number("DLOCK_SIM_SEED") {
+        Some(only) => only..only + 1,
+        None => {
+            let first = number("DLOCK_SIM_FROM").unwrap_or(0);
+            first..first + number("DLOCK_SIM_SEEDS").unwrap_or(SEEDS)
+        }
+    };
+    let began = Instant::now();
+    let all = run_all(seeds);
+    let a_minute = |time: Duration| all.schedules as f64 * 60.0 / time.as_secs_f64();
     println!(
-        "{all} schedules with {holds} holds: {:.0} a minute, and {:.0} without the judge",
+        "{} schedules with {} holds: {:.0} a minute; a processor simulates {:.0} and judges {:.0}",
+        all.schedules,
+        all.holds,
         a_minute(began.elapsed()),
-        a_minute(simulated)
+        a_minute(all.simulated),
+        a_minute(all.judged)
     );
     // A schedule in which nothing happens shows nothing.
-    assert!(holds > all * 25, "only {holds} holds in {all} schedules");
     assert!(
-        ended > all,
-        "only {ended} holds ended otherwise than by their release"
+        all.holds > all.schedules * 25 && all.ended > all.schedules,
+        "too little happened: {all:?}"
     );
+}
+
+/// Seeds that have found something, each with what it was.
+#[test]
+fn what_was_found_once_is_not_found_again() {
+    // The loss of a hold was written down after the next hold had begun, in one instant: a mistake of this file.
+    let seed = 20_809;
+    let mut findings = judge(&run(seed));
+    findings.retain(|finding| !is_shared_token(finding, seed));
+    assert!(findings.is_empty(), "seed {seed}: {findings:#?}");
 }
 
 #[test]
@@ -540,7 +642,7 @@ fn overtaking_is_found(history: &History) -> bool {
 /// A seed that found something finds it again.
 #[test]
 fn a_seed_is_one_schedule() {
-    for seed in 0..number("DLOCK_SIM_SEEDS").unwrap_or(TWICE) {
+    for seed in 0..number("DLOCK_SIM_TWICE").unwrap_or(TWICE) {
         let (first, again) = (run(seed), run(seed));
         let lines = |history: &History| {
             let text = history.to_text();

@@ -11,7 +11,6 @@ mod store;
 mod token;
 mod url;
 
-pub(crate) use crate::kit::polling as wait;
 pub use crate::runtime::need_runtime;
 pub use backoff::Backoff;
 pub(crate) use backoff::random_between;

@@ -9,7 +9,8 @@ use super::ledger::closed;
 use super::queue::Turn;
 use super::spec::{LockSpec, Patience};
 use super::walk::Acquire;
-use crate::backend::{Backoff, Lease, Outcome, Request, wait};
+use crate::backend::{Backoff, Lease, Outcome, Request};
+use crate::kit::polling;
 use crate::lock::guard::Guard;
 use crate::{Error, ErrorKind, HeldNow, Mode, Moment, Owner, Result};
 
@@ -35,7 +36,7 @@ impl Acquire<'_> {
     /// Asks until the lock is held or the caller's patience, or the one with the store, is at its end.
     pub(super) async fn ask_the_store(
         &self,
-        mut turn: Option<Turn>,
+        mut turn: Option<Turn<Entry>>,
         owner: Option<Owner>,
     ) -> Result<Option<Guard>> {
         let LockSpec {
@@ -98,7 +99,7 @@ impl Acquire<'_> {
     }
 
     /// The patience with the store is at its end, also for those in the line who wait as long.
-    fn give_up(&self, turn: Option<&Turn>, error: Error, since: Moment) -> Error {
+    fn give_up(&self, turn: Option<&Turn<Entry>>, error: Error, since: Moment) -> Error {
         let end = since + self.spec.settings.retry_unreachable_for;
         if let Some(turn) = turn
             && self.deadline.is_none_or(|deadline| deadline > end)
@@ -109,7 +110,7 @@ impl Acquire<'_> {
     }
 
     /// One attempt with an id of its own. Whatever is in doubt when this returns, or is dropped, is already being undone.
-    async fn attempt(&self, turn: &mut Option<Turn>, owner: Option<Owner>) -> AttemptEnd {
+    async fn attempt(&self, turn: &mut Option<Turn<Entry>>, owner: Option<Owner>) -> AttemptEnd {
         let LockSpec {
             client, settings, ..
         } = self.spec;
@@ -202,7 +203,7 @@ impl Acquire<'_> {
             undone = client.ledger.no_doubt(name, self.now()) => undone.err().and_then(failed),
             () = client.ledger.closed() => failed(closed().with_held(HeldNow::Unknown)),
             () = self.at(self.deadline) => Some(AttemptEnd::Elapsed),
-            () = client.clock.sleep_until(limit) => failed(wait::no_answer(settings.trip_timeout)),
+            () = client.clock.sleep_until(limit) => failed(polling::no_answer(settings.trip_timeout)),
         }
     }
 
@@ -222,7 +223,10 @@ impl Acquire<'_> {
         let client = &self.spec.client;
         let answer = async {
             match self.patience {
-                Patience::Try => wait::one_trip(client.backend.as_ref(), request).await,
+                Patience::Try => {
+                    let asked = client.backend.try_acquire(request);
+                    polling::within_a_trip(request, asked).await
+                }
                 _ => {
                     let acquire = client.backend.acquire(request);
                     self.spec.tell_when_long(acquire).await
@@ -272,7 +276,7 @@ impl Asking<'_> {
     fn granted(
         &mut self,
         lease: Lease,
-        turn: &mut Option<Turn>,
+        turn: &mut Option<Turn<Entry>>,
         now: Moment,
     ) -> Result<Arc<Entry>> {
         let Some(entry) = self.entry.take() else {

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 pub(crate) use self::ending::Ending;
 use self::ending::{code_of, ending_of};
 use self::validity::OVER;
-use super::client::Client;
+use super::keep_alive::KeptAlive;
 use super::queue::Turn;
 use crate::backend::{Backoff, Lease, Request};
 use crate::lock::settings::ResolvedSettings;
@@ -75,7 +75,7 @@ pub(super) struct Life {
     pub(super) phase: Phase,
     pub(super) subject: Subject,
     /// The local queue's turn, kept while an exclusive hold lasts and until its release was tried.
-    pub(super) turn: Option<Turn>,
+    pub(super) turn: Option<Turn<Entry>>,
     /// Who is in it, and the name of the span that it asked in.
     pub(super) owner: Option<Owner>,
     pub(super) taken_in: Option<&'static str>,
@@ -117,7 +117,7 @@ pub(super) struct Rest {
     /// When it goes back to the store, unless a task takes it before.
     pub(super) until: Moment,
     /// Somebody must be there to give it back.
-    pub(super) keeps: Arc<Client>,
+    pub(super) keeps: KeptAlive,
 }
 
 /// What the store knows the entry by.
@@ -143,7 +143,7 @@ pub(super) struct Undo {
     /// Until when it keeps the client alive. After that the end of the client may do what the store did not confirm: a session
     /// that is closed frees its locks.
     pub(super) keeps_until: Moment,
-    pub(super) keeps: Option<Arc<Client>>,
+    pub(super) keeps: Option<KeptAlive>,
     pub(super) pauses: Backoff,
     /// The store was told at least once.
     pub(super) tried: bool,

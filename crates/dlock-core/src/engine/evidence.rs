@@ -85,6 +85,7 @@ mod tests {
         assert!(!evidence.says_busy(at(1), at(7), TRIP));
         assert_eq!(evidence.failed(at(3)), at(3));
         assert_eq!(evidence.failed(at(4)), at(3), "the first counts");
+        assert_eq!(evidence.trouble_since(), Some(at(3)));
         assert!(!evidence.says_busy(at(1), at(4), TRIP));
         evidence.busy(at(5));
         assert!(evidence.says_busy(at(1), at(6), TRIP));

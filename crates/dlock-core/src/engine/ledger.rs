@@ -27,7 +27,9 @@ use self::schedule::{AT_LEAST_EVERY, Schedule};
 pub(crate) use self::schedule::{Capacity, Work};
 pub(crate) use self::undo::undo_limit;
 use super::entry::Entry;
-use super::room::Post;
+use super::keep_alive::KeptAlive;
+use super::post::Post;
+use super::queue::Turn;
 use crate::backend::{Capabilities, Hearing, Liveness};
 use crate::lock::stats::{Event, Recorder};
 use crate::sync::locked;
@@ -75,6 +77,9 @@ struct Lines {
     seen_ids: [u64; 2],
     closed: bool,
 }
+
+/// What a step has set free, the turn and what kept the client alive: dropped by the caller, after the lock.
+type Freed = (Option<Turn<Entry>>, Option<KeptAlive>);
 
 /// The attempts for one name that are being undone.
 #[derive(Debug, Default)]
@@ -241,3 +246,6 @@ pub(crate) fn closed() -> Error {
         "this client was closed: make a new one with connect",
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ mod turn;
 mod waiter;
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -17,21 +18,45 @@ use self::past::PastTheLines;
 pub(crate) use self::turn::Turn;
 use self::waiter::Place;
 pub(crate) use self::waiter::{Heir, Inherits, Waited, Waiter};
-use super::entry::Entry;
 use super::evidence::Evidence;
 use crate::backend::Request;
+use crate::lock::settings::ResolvedSettings;
 use crate::sync::locked;
 use crate::{Mode, Moment, Name};
 
 /// How many tasks of one client ask for the same name at once, where the lock has room for all of them.
 const SIDE_BY_SIDE: u32 = 256;
 
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
+/// What the queue has to know of a hold: who waits behind it, and who may have it next.
+pub(crate) trait Hold: Debug {
+    /// What the task has in its hands that is in the hold. Dropping it leaves the hold.
+    type Guard: Debug;
+
+    /// A hold goes to those alone who would have asked the store for the same.
+    fn settings(&self) -> &Arc<ResolvedSettings>;
+
+    /// Whether it is good at `now`.
+    fn is_held(&self, now: Moment) -> bool;
+
+    /// Somebody waits for it from now on.
+    fn others_came(&self);
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue<H: Hold> {
     /// A line exists while somebody has the turn, so an idle name costs nothing (C16).
-    lines: Mutex<HashMap<Name, Line>>,
+    lines: Mutex<HashMap<Name, Line<H>>>,
     /// The tasks that ask the store past the lines. Locked after them.
     past: PastTheLines,
+}
+
+impl<H: Hold> Default for Queue<H> {
+    fn default() -> Self {
+        Self {
+            lines: Mutex::default(),
+            past: PastTheLines::default(),
+        }
+    }
 }
 
 /// Whether two holders exclude each other.
@@ -51,18 +76,18 @@ impl From<Mode> for Company {
 }
 
 #[derive(Debug)]
-struct Line {
+struct Line<H: Hold> {
     /// Of those who have the turn now, and how many they are: one, unless they go together.
     company: Company,
     turns: u32,
     /// By arrival, so that the first is the next, and one that gives up leaves at once wherever it stands.
-    waiting: BTreeMap<u64, Place>,
+    waiting: BTreeMap<u64, Place<H>>,
     arrivals: u64,
     /// How often the turn or the hold went from one local task to the next, since others last had a chance.
     passed: u32,
-    holder: Weak<Entry>,
+    holder: Weak<H>,
     /// The hold that has the turn while no task is in it: whoever comes has it, or ends its rest.
-    resting: Weak<Entry>,
+    resting: Weak<H>,
     /// What a task that has the turn asks the store; of several, the last.
     asks: Weak<Request>,
     evidence: Evidence,
@@ -70,16 +95,16 @@ struct Line {
 
 /// What a task finds that comes to the line.
 #[derive(Debug)]
-pub(crate) enum Entered {
+pub(crate) enum Entered<H: Hold> {
     /// To ask the store.
-    Turn(Turn),
+    Turn(Turn<H>),
     /// A hold of this client that rests, and that the task may have as it is. Nobody else is offered it meanwhile.
-    Resting(Arc<Entry>),
+    Resting(Arc<H>),
     /// A place in the line. If a hold rests that this task cannot use, it has to end.
-    Waiter(Waiter, Option<Arc<Entry>>),
+    Waiter(Waiter<H>, Option<Arc<H>>),
 }
 
-impl Line {
+impl<H: Hold> Line<H> {
     fn new(company: Company) -> Self {
         Self {
             company,
@@ -130,9 +155,9 @@ impl Line {
     }
 }
 
-impl Queue {
+impl<H: Hold> Queue<H> {
     /// The turn, if nobody of this client has it, or it can be shared.
-    pub(crate) fn try_enter(self: &Arc<Self>, name: &Name, company: Company) -> Option<Turn> {
+    pub(crate) fn try_enter(self: &Arc<Self>, name: &Name, company: Company) -> Option<Turn<H>> {
         let mut lines = locked(&self.lines);
         match lines.get_mut(name) {
             None => {
@@ -145,7 +170,7 @@ impl Queue {
     }
 
     /// The hold of this client that rests, which nobody is offered any more after this.
-    pub(crate) fn resting(&self, name: &Name) -> Option<Arc<Entry>> {
+    pub(crate) fn resting(&self, name: &Name) -> Option<Arc<H>> {
         let mut lines = locked(&self.lines);
         let resting = std::mem::take(&mut lines.get_mut(name)?.resting);
         drop(lines);
@@ -161,7 +186,7 @@ impl Queue {
         inherits: Option<Inherits>,
         joins: bool,
         now: Moment,
-    ) -> Entered {
+    ) -> Entered<H> {
         let mut lines = locked(&self.lines);
         let Some(line) = lines.get_mut(name) else {
             lines.insert(name.clone(), Line::new(company));
@@ -174,15 +199,15 @@ impl Queue {
         }
         // Out of the lock before it is dropped, as in `holder`.
         let resting = std::mem::take(&mut line.resting).upgrade();
-        let is_the_same = |entry: &Arc<Entry>| {
+        let is_the_same = |hold: &Arc<H>| {
             let settings = inherits.as_ref().map(|inherits| &inherits.settings);
-            settings.is_some_and(|settings| Arc::ptr_eq(settings, &entry.settings))
+            settings.is_some_and(|settings| Arc::ptr_eq(settings, hold.settings()))
         };
         let unusable = match resting {
-            Some(entry) if is_the_same(&entry) => {
+            Some(hold) if is_the_same(&hold) => {
                 line.passed = line.passed.saturating_add(1);
                 line.evidence.busy(now);
-                return Entered::Resting(entry);
+                return Entered::Resting(hold);
             }
             unusable => unusable,
         };
@@ -224,7 +249,7 @@ impl Queue {
     }
 
     /// The hold of this client that excludes everybody else at `now`: every other try is in vain.
-    pub(crate) fn holder(&self, name: &Name, now: Moment) -> Option<Arc<Entry>> {
+    pub(crate) fn holder(&self, name: &Name, now: Moment) -> Option<Arc<H>> {
         // Out of the lock before it is dropped: the last reference to a hold may carry the turn, and passes it on.
         let holder = locked(&self.lines)
             .get(name)
@@ -240,7 +265,7 @@ impl Queue {
             .map_or(0, |line| line.waiting.len())
     }
 
-    fn turn(self: &Arc<Self>, name: &Name, passed: u32) -> Turn {
+    fn turn(self: &Arc<Self>, name: &Name, passed: u32) -> Turn<H> {
         Turn::new(self.clone(), name.clone(), passed)
     }
 

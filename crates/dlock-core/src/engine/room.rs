@@ -10,7 +10,7 @@
 //! Two rooms never do the same thing twice at a time: the ledger hands out each trip once, and hands it out again only when it
 //! must have ended (decision 14).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use tokio::runtime::Handle;
 use super::client::Client;
 use super::entry::Entry;
 use super::ledger::{Capacity, Ledger, Work};
+use super::post::Post;
 use super::trips;
 use crate::{Clock, Moment};
 
@@ -33,95 +34,48 @@ const RENEWALS: usize = 16;
 const UNDOS: usize = 64;
 /// An undo that takes longer than this waits for a part of the store that does not answer, and makes room for others.
 const SLOW: Duration = Duration::from_millis(50);
-/// How much later the standby looks than home; less where renewals are frequent.
-pub(super) const LAG: Duration = Duration::from_millis(50);
-
-/// Which of the two rooms.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Post {
-    Home,
-    Standby,
-}
-
-impl Post {
-    /// How long after `due` this room looks. A loss is declared in time by whoever lives.
-    pub(crate) fn lag(self, entry: &Entry, due: Moment) -> Duration {
-        match (self, entry.settings.renew_every) {
-            (Self::Home, _) => Duration::ZERO,
-            (Self::Standby, _) if due >= entry.loss_at() && entry.valid_until() > due => {
-                Duration::ZERO
-            }
-            (Self::Standby, Some(interval)) => LAG.min(interval / 4),
-            (Self::Standby, None) => LAG,
+impl Client {
+    /// Opens the rooms that can be open, unless they are: from the first acquire on, and again after the runtime that one was in has
+    /// ended.
+    pub(crate) fn ensure_rooms(self: &Arc<Self>) {
+        if !self.rooms.standby.load(Ordering::Acquire) {
+            self.open_standby();
         }
-    }
-}
-
-/// Which rooms of a client are open.
-#[derive(Debug, Default)]
-pub(crate) struct Rooms {
-    /// The runtime that the user chose for home.
-    chosen: Option<Handle>,
-    /// Whether there shall be a standby.
-    with_standby: bool,
-    /// The number of the home that counts; 0 when there is none.
-    home: AtomicU64,
-    last_home: AtomicU64,
-    standby: AtomicBool,
-}
-
-impl Rooms {
-    pub(crate) fn new(chosen: Option<Handle>, with_standby: bool) -> Self {
-        Self {
-            chosen,
-            with_standby,
-            ..Self::default()
+        if self.rooms.home.load(Ordering::Acquire) == 0 {
+            self.open_home();
         }
     }
 
-    /// Opens the rooms that can be open, unless they are.
-    pub(crate) fn ensure(&self, client: &Arc<Client>) {
-        if !self.standby.load(Ordering::Acquire) {
-            self.open_standby(client);
-        }
-        if self.home.load(Ordering::Acquire) == 0 {
-            self.open_home(client);
-        }
-    }
-
-    /// Whether somebody can finish what is begun now.
-    pub(crate) fn can_finish(&self) -> bool {
-        self.standby.load(Ordering::Acquire) || self.home.load(Ordering::Acquire) != 0
-    }
-
-    fn open_home(&self, client: &Arc<Client>) {
-        let Some(runtime) = self.chosen.clone().or_else(|| Handle::try_current().ok()) else {
+    fn open_home(self: &Arc<Self>) {
+        let rooms = &self.rooms;
+        let chosen = rooms.chosen.clone();
+        let Some(runtime) = chosen.or_else(|| Handle::try_current().ok()) else {
             return;
         };
-        let number = self.last_home.fetch_add(1, Ordering::AcqRel) + 1;
-        if self
+        let number = rooms.last_home.fetch_add(1, Ordering::AcqRel) + 1;
+        if rooms
             .home
             .compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire)
             .is_err()
         {
             return;
         }
-        client.ledger.home_opens();
+        self.ledger.home_opens();
         // A runtime that is ending drops the task at once, and with it the mark.
-        let room = Room::new(client, Post::Home, number);
+        let room = Room::new(self, Post::Home, number);
         drop(runtime.spawn(room.run()));
     }
 
-    fn open_standby(&self, client: &Arc<Client>) {
+    fn open_standby(self: &Arc<Self>) {
         // Another runtime cannot follow a clock that belongs to one runtime, such as a paused one.
-        if !self.with_standby || !client.clock.is_the_same_in_every_runtime() {
+        if !self.rooms.with_standby || !self.clock.is_the_same_in_every_runtime() {
             return;
         }
         let Some(runtime) = standby_runtime() else {
             return;
         };
-        if !self.standby.swap(true, Ordering::AcqRel) {
-            let room = Room::new(client, Post::Standby, 0);
+        if !self.rooms.standby.swap(true, Ordering::AcqRel) {
+            let room = Room::new(self, Post::Standby, 0);
             drop(runtime.spawn(room.run()));
         }
     }

@@ -8,7 +8,8 @@ use futures::future::{join, join_all};
 use super::client::Client;
 use super::entry::{Ending, Entry, Subject};
 use super::ledger::undo_limit;
-use crate::backend::{Lease, Released, Renewal, random_between, wait};
+use crate::backend::{Lease, Released, Renewal, random_between};
+use crate::kit::polling;
 use crate::lock::stats::Event;
 use crate::{Error, ErrorKind, Result};
 
@@ -67,7 +68,7 @@ pub(super) async fn renew(client: Arc<Client>, entries: Vec<(Arc<Entry>, u32)>) 
             }
             Some(Renewal::Lost(reason)) => client.lose(&entry, reason),
             Some(Renewal::Failed(error)) => failed(&client, &entry, trip, &error),
-            None => failed(&client, &entry, trip, &wait::no_answer(limit)),
+            None => failed(&client, &entry, trip, &polling::no_answer(limit)),
         }
     }
     if extended > 0 {

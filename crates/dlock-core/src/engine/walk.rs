@@ -6,7 +6,8 @@ use super::entry::Entry;
 use super::ledger::closed;
 use super::queue::{Company, Entered, Inherits, PastTheLine, Turn, Waited};
 use super::spec::{LockSpec, Patience};
-use crate::backend::{Fairness, Hearing, WakeUp, random_between, wait};
+use crate::backend::{Fairness, Hearing, WakeUp, random_between};
+use crate::kit::polling;
 use crate::lock::guard::Guard;
 use crate::runtime::in_runtime;
 use crate::{Error, HeldNow, Mode, Moment, Order, Owner, Result};
@@ -23,9 +24,9 @@ pub(super) struct Acquire<'a> {
 }
 
 enum Admission {
-    Go(Option<Turn>),
+    Go(Option<Turn<Entry>>),
     /// To ask the store without a turn, and to wait there.
-    GoPast(PastTheLine),
+    GoPast(PastTheLine<Entry>),
     /// Another task of this client has passed its hold on.
     Held(Guard),
     /// The hold that rested was no longer good, and goes back to the store.
@@ -107,7 +108,7 @@ impl Acquire<'_> {
     }
 
     /// This task asks the store without a turn: no hold rests while it does.
-    fn goes_past_the_line(&self) -> PastTheLine {
+    fn goes_past_the_line(&self) -> PastTheLine<Entry> {
         let LockSpec {
             client, name, mode, ..
         } = self.spec;
@@ -259,7 +260,10 @@ impl Acquire<'_> {
         };
         match turn {
             Some(Waited::Turn(turn)) => return Ok(Admission::Go(Some(turn))),
-            Some(Waited::Held(guard)) => return Ok(Admission::Held(guard)),
+            Some(Waited::Held(guard)) => {
+                guard.take_up();
+                return Ok(Admission::Held(guard));
+            }
             // From before it leaves the line, which it does when this returns.
             Some(Waited::Alone) => return Ok(Admission::GoPast(self.goes_past_the_line())),
             None => {}
@@ -273,7 +277,7 @@ impl Acquire<'_> {
     }
 
     /// A store without a queue cannot make the tasks of one client take turns with other clients: they do it here.
-    pub(super) async fn let_others_go_first(&self, turn: Option<&Turn>) {
+    pub(super) async fn let_others_go_first(&self, turn: Option<&Turn<Entry>>) {
         let capabilities = self.spec.client.backend.capabilities();
         let passed = turn.map_or(0, Turn::passed);
         if capabilities.fairness != Fairness::None
@@ -313,6 +317,6 @@ impl Acquire<'_> {
             Patience::Within(limit) => limit,
             _ => self.spec.settings.trip_timeout,
         };
-        wait::no_answer(limit)
+        polling::no_answer(limit)
     }
 }

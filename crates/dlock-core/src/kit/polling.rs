@@ -4,7 +4,7 @@ use std::time::Duration;
 
 pub(crate) use super::texts::no_answer;
 use crate::Result;
-use crate::backend::{Backend, Backoff, Busy, Outcome, Request};
+use crate::backend::{Backoff, Busy, Outcome, Request};
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 
@@ -71,15 +71,8 @@ where
     }
 }
 
-/// One `try_acquire`, within the trip time-out, whose lease counts from before it was sent (C7).
-pub(crate) async fn one_trip<B: Backend + ?Sized>(
-    backend: &B,
-    request: &Request,
-) -> Result<Outcome> {
-    within_a_trip(request, backend.try_acquire(request)).await
-}
-
-async fn within_a_trip(
+/// One question to the store, within the trip time-out, whose lease counts from before it was sent (C7).
+pub(crate) async fn within_a_trip(
     request: &Request,
     attempt: impl Future<Output = Result<Outcome>>,
 ) -> Result<Outcome> {

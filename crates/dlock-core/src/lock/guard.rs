@@ -13,6 +13,8 @@ use self::run::lost_error;
 use super::signal::{LossSignal, Watched};
 use crate::engine::client::{Client, one_writer_alone, reason_of};
 use crate::engine::entry::{Ending, Entry};
+use crate::engine::queue::Hold;
+use crate::lock::settings::ResolvedSettings;
 use crate::{
     Capability, Error, ErrorKind, FencingToken, HeldNow, LossReason, Mode, Moment, Name, Operation,
     Released, Result,
@@ -56,6 +58,22 @@ pub struct Guard {
     /// Only for several locks as one.
     rest: Vec<Grip>,
     reentry: bool,
+}
+
+impl Hold for Entry {
+    type Guard = Guard;
+
+    fn settings(&self) -> &Arc<ResolvedSettings> {
+        &self.settings
+    }
+
+    fn is_held(&self, now: Moment) -> bool {
+        self.is_held(now)
+    }
+
+    fn others_came(&self) {
+        self.others_came();
+    }
 }
 
 impl Guard {

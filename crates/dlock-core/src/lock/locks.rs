@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::client::Client;
-use crate::engine::room::Rooms;
+use crate::engine::rooms::Rooms;
 use crate::engine::spec::LockSpec;
 use crate::lock::settings::ResolvedSettings;
 use crate::name::check_text;

@@ -26,10 +26,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::loss::clock_reason;
-use super::{Ledger, Lines, closed};
+use super::{Freed, Ledger, Lines, closed};
 use crate::backend::{Lease, Request};
-use crate::engine::client::Client;
 use crate::engine::entry::{Asker, Downgrade, Ending, Entry, Phase, Subject};
+use crate::engine::keep_alive::Keep;
 use crate::engine::queue::{Heir, Turn};
 use crate::sync::locked;
 use crate::{Moment, Result};
@@ -55,7 +55,7 @@ pub(crate) enum Left {
     ToOtherReaders,
     Lost,
     /// The next local task has it; the caller tells it.
-    PassedOn(Heir),
+    PassedOn(Heir<Entry>),
     /// This client keeps it for a while.
     Resting,
     /// The caller tells the store.
@@ -63,9 +63,6 @@ pub(crate) enum Left {
     /// A room tells the store.
     Undoing,
 }
-
-/// What a step has set free, the turn and what kept the client alive: dropped by the caller, after the lock.
-pub(super) type Freed = (Option<Turn>, Option<Arc<Client>>);
 
 impl Ledger {
     /// → Asking: written down before the first byte is sent.
@@ -98,7 +95,7 @@ impl Ledger {
         &self,
         entry: &Arc<Entry>,
         lease: Lease,
-        turn: Option<Turn>,
+        turn: Option<Turn<Entry>>,
         trip: Duration,
         now: Moment,
     ) -> Result<()> {
@@ -144,7 +141,7 @@ impl Ledger {
     }
 
     /// Asking → Undoing: the store may have done it, and nobody wants it.
-    pub(crate) fn in_doubt(&self, entry: &Arc<Entry>, client: &Arc<Client>, now: Moment) {
+    pub(crate) fn in_doubt(&self, entry: &Arc<Entry>, client: &dyn Keep, now: Moment) {
         let mut lines = self.lines();
         lines.counts.asking -= 1;
         let doubts = lines.doubts.entry(entry.name()).or_default();
@@ -159,7 +156,7 @@ impl Ledger {
         &self,
         entry: &Arc<Entry>,
         how: Leaving,
-        client: &Arc<Client>,
+        client: &dyn Keep,
         now: Moment,
     ) -> Left {
         let mut lines = self.lines();

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::life::Freed;
-use super::{Ledger, Lines};
-use crate::engine::client::Client;
+use super::{Freed, Ledger, Lines};
 use crate::engine::entry::{Ending, Entry, Life, Phase};
+use crate::engine::keep_alive::Keep;
 use crate::sync::locked;
 use crate::{LossReason, Moment};
 
@@ -17,7 +16,7 @@ impl Ledger {
         &self,
         entry: &Arc<Entry>,
         reason: LossReason,
-        client: &Arc<Client>,
+        client: &dyn Keep,
         now: Moment,
     ) -> bool {
         let mut lines = self.lines();
@@ -39,7 +38,7 @@ impl Ledger {
     pub(crate) fn lose_to_the_clock(
         &self,
         entry: &Arc<Entry>,
-        client: &Arc<Client>,
+        client: &dyn Keep,
         now: Moment,
     ) -> Option<LossReason> {
         let mut lines = self.lines();
@@ -64,7 +63,7 @@ impl Ledger {
         lines: &mut Lines,
         entry: &Arc<Entry>,
         reason: LossReason,
-        client: Option<&Arc<Client>>,
+        client: Option<&dyn Keep>,
         now: Moment,
     ) -> Freed {
         let rest = locked(&entry.life).rest.take();

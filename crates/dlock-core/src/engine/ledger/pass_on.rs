@@ -19,7 +19,7 @@ impl Ledger {
         lines: &mut Lines,
         entry: &Arc<Entry>,
         now: Moment,
-    ) -> Option<(Heir, Option<Moment>)> {
+    ) -> Option<(Heir<Entry>, Option<Moment>)> {
         let settings = &entry.settings;
         let mut life = locked(&entry.life);
         let stay = entry.stay() + 1;

@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use super::{Ledger, Lines};
 use crate::Moment;
-use crate::engine::client::Client;
 use crate::engine::entry::{Ending, Entry, Life, Phase, Rest};
+use crate::engine::keep_alive::{Keep, KeptAlive};
 use crate::engine::queue::Inherits;
 use crate::sync::locked;
 
@@ -31,7 +31,7 @@ impl Ledger {
         &self,
         lines: &mut Lines,
         entry: &Arc<Entry>,
-        client: &Arc<Client>,
+        client: &dyn Keep,
         now: Moment,
     ) -> Option<Moment> {
         let linger = entry.settings.linger?;
@@ -53,7 +53,7 @@ impl Ledger {
         life.rests_since = Some(counts_from);
         life.rest = Some(Rest {
             until,
-            keeps: client.clone(),
+            keeps: client.keep(),
         });
         // What belonged to the task that has left.
         let owner = life.owner.take();
@@ -143,7 +143,7 @@ impl Ledger {
         lines: &mut Lines,
         entry: &Arc<Entry>,
         now: Moment,
-    ) -> Option<Arc<Client>> {
+    ) -> Option<KeptAlive> {
         let rest = {
             let mut life = locked(&entry.life);
             if life.rest.as_ref()?.until > now {
@@ -159,7 +159,7 @@ impl Ledger {
         &self,
         lines: &mut Lines,
         entry: &Arc<Entry>,
-        client: &Arc<Client>,
+        client: &dyn Keep,
         now: Moment,
     ) {
         // Nobody is in, so nobody is told of a loss.
@@ -177,7 +177,7 @@ impl Ledger {
     }
 
     /// No room is left that could give back what rests: it ends with its lease.
-    pub(super) fn orphan_rests(&self, lines: &mut Lines, now: Moment) -> Vec<Arc<Client>> {
+    pub(super) fn orphan_rests(&self, lines: &mut Lines, now: Moment) -> Vec<KeptAlive> {
         let resting: Vec<_> = lines.holds.values().cloned().collect();
         let mut keeps = Vec::new();
         for entry in resting {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::life::{Freed, OVERDUE};
+use super::life::OVERDUE;
 use super::undo::undo_limit;
-use super::{Ledger, Lines};
-use crate::engine::client::Client;
+use super::{Freed, Ledger, Lines};
 use crate::engine::entry::{Entry, Life, Phase};
-use crate::engine::room::{LAG, Post};
+use crate::engine::keep_alive::Keep;
+use crate::engine::post::{LAG, Post};
 use crate::sync::locked;
 use crate::{Moment, Name};
 
@@ -67,7 +67,7 @@ impl Ledger {
         post: Post,
         now: Moment,
         capacity: Capacity,
-        client: Option<&Arc<Client>>,
+        client: Option<&dyn Keep>,
     ) -> Work {
         let mut work = Work {
             lost: Vec::new(),
@@ -160,7 +160,7 @@ impl Ledger {
         post: Post,
         now: Moment,
         capacity: Capacity,
-        client: Option<&Arc<Client>>,
+        client: Option<&dyn Keep>,
         entry: &Arc<Entry>,
         work: &mut Work,
     ) -> Look {

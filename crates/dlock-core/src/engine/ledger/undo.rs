@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::life::Freed;
-use super::{Ledger, Lines};
+use super::{Freed, Ledger, Lines};
 use crate::backend::Backoff;
-use crate::engine::client::Client;
 use crate::engine::entry::{Entry, Phase, Subject, Undo};
+use crate::engine::keep_alive::Keep;
 use crate::lock::settings::DEFAULT_TRIP_TIMEOUT;
 use crate::sync::locked;
 use crate::{Error, Moment};
@@ -33,7 +32,7 @@ impl Ledger {
     pub(crate) fn release_unconfirmed(
         &self,
         entry: &Arc<Entry>,
-        client: &Arc<Client>,
+        client: &dyn Keep,
         now: Moment,
         failure: Option<&Error>,
     ) {
@@ -62,7 +61,7 @@ impl Ledger {
         &self,
         lines: &mut Lines,
         entry: &Arc<Entry>,
-        client: Option<&Arc<Client>>,
+        client: Option<&dyn Keep>,
         now: Moment,
     ) {
         lines.counts.undoing += 1;
@@ -80,7 +79,7 @@ impl Ledger {
             life.undo = Some(Box::new(Undo {
                 until,
                 keeps_until: now + lease,
-                keeps: client.filter(|client| client.can_finish()).cloned(),
+                keeps: client.filter(|client| client.can_finish()).map(Keep::keep),
                 pauses: Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE),
                 tried: false,
             }));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use super::{Company, Queue};
+use super::{Company, Hold, Queue};
 use crate::Name;
 use crate::sync::locked;
 
@@ -51,14 +51,14 @@ impl PastTheLines {
     }
 }
 
-impl Queue {
+impl<H: Hold> Queue<H> {
     /// A task asks the store past the line from now on, until what is returned is dropped; `waits` unless it only tries.
     pub(crate) fn past_the_line(
         self: &Arc<Self>,
         name: &Name,
         company: Company,
         waits: bool,
-    ) -> PastTheLine {
+    ) -> PastTheLine<H> {
         {
             let mut names = locked(&self.past.tasks);
             let tasks = names.entry(name.clone()).or_default();
@@ -84,14 +84,14 @@ impl Queue {
 
 /// A task that asks the store past the line: a hold does not rest while it does.
 #[derive(Debug)]
-pub(crate) struct PastTheLine {
-    queue: Arc<Queue>,
+pub(crate) struct PastTheLine<H: Hold> {
+    queue: Arc<Queue<H>>,
     name: Name,
     company: Company,
     waits: bool,
 }
 
-impl Drop for PastTheLine {
+impl<H: Hold> Drop for PastTheLine<H> {
     fn drop(&mut self) {
         let mut names = locked(&self.queue.past.tasks);
         if let Some(tasks) = names.get_mut(&self.name) {

@@ -3,24 +3,23 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::{Company, Heir, Line, Queue};
+use super::{Company, Heir, Hold, Line, Queue};
 use crate::backend::Request;
-use crate::engine::entry::Entry;
 use crate::lock::settings::ResolvedSettings;
 use crate::sync::locked;
 use crate::{Error, Moment, Name};
 
 /// The right of this client's task to talk to the store about a name. Dropping it lets the next one go.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    queue: Arc<Queue>,
+pub(crate) struct Turn<H: Hold> {
+    queue: Arc<Queue<H>>,
     name: Name,
     passed: u32,
     granted: bool,
 }
 
-impl Turn {
-    pub(super) fn new(queue: Arc<Queue>, name: Name, passed: u32) -> Self {
+impl<H: Hold> Turn<H> {
+    pub(super) fn new(queue: Arc<Queue<H>>, name: Name, passed: u32) -> Self {
         Self {
             queue,
             name,
@@ -48,7 +47,7 @@ impl Turn {
     }
 
     /// The lock was granted: those who wait know that it is held, and `try_lock` sees it without a trip.
-    pub(crate) fn held_by(&mut self, hold: &Arc<Entry>, now: Moment) {
+    pub(crate) fn held_by(&mut self, hold: &Arc<H>, now: Moment) {
         self.granted = true;
         self.change(|line| {
             if line.company == Company::Alone {
@@ -61,7 +60,7 @@ impl Turn {
     }
 
     /// Takes the first who waits out of the line, if it can have the hold as it is.
-    pub(crate) fn heir(&self, settings: &Arc<ResolvedSettings>, now: Moment) -> Option<Heir> {
+    pub(crate) fn heir(&self, settings: &Arc<ResolvedSettings>, now: Moment) -> Option<Heir<H>> {
         let mut lines = locked(&self.queue.lines);
         let line = lines.get_mut(&self.name)?;
         let first = line.waiting.first_entry()?;
@@ -76,7 +75,7 @@ impl Turn {
     }
 
     /// The hold rests from now on, and whoever comes finds it. `false` when somebody waits already.
-    pub(crate) fn rests(&self, hold: &Arc<Entry>) -> bool {
+    pub(crate) fn rests(&self, hold: &Arc<H>) -> bool {
         let mut lines = locked(&self.queue.lines);
         let asks_past_it = self.queue.past.has_any(&self.name);
         match lines.get_mut(&self.name) {
@@ -132,14 +131,14 @@ impl Turn {
         since
     }
 
-    fn change(&self, change: impl FnOnce(&mut Line)) {
+    fn change(&self, change: impl FnOnce(&mut Line<H>)) {
         if let Some(line) = locked(&self.queue.lines).get_mut(&self.name) {
             change(line);
         }
     }
 }
 
-impl Drop for Turn {
+impl<H: Hold> Drop for Turn<H> {
     fn drop(&mut self) {
         self.queue.pass(&self.name, self.granted);
     }

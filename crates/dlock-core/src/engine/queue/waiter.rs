@@ -5,29 +5,28 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Company, Queue, Turn};
-use crate::lock::guard::Guard;
+use super::{Company, Hold, Queue, Turn};
 use crate::lock::settings::ResolvedSettings;
 use crate::sync::locked;
 use crate::{Error, HeldNow, Moment, Name, Owner};
 
 /// One who waits, as the line knows it.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Place<H: Hold> {
     pub(super) company: Company,
     /// How long it puts up with a store in trouble.
     patience: Duration,
     /// What it would do with a hold that is passed on; `None` when it must ask the store itself.
     pub(super) inherits: Option<Inherits>,
-    tell: oneshot::Sender<Word>,
+    tell: oneshot::Sender<Word<H>>,
 }
 
-impl Place {
+impl<H: Hold> Place<H> {
     pub(super) fn new(
         company: Company,
         patience: Duration,
         inherits: Option<Inherits>,
-    ) -> (Self, Told) {
+    ) -> (Self, Told<H>) {
         let (tell, told) = oneshot::channel();
         let place = Self {
             company,
@@ -55,7 +54,7 @@ impl Place {
     }
 
     /// It has the hold next; `None` when it cannot use one.
-    pub(super) fn inherits(self) -> Option<Heir> {
+    pub(super) fn inherits(self) -> Option<Heir<H>> {
         let inherits = self.inherits?;
         Some(Heir {
             owner: inherits.owner,
@@ -67,7 +66,7 @@ impl Place {
 
 /// Where a waiter hears what it is told.
 #[derive(Debug)]
-pub(super) struct Told(oneshot::Receiver<Word>);
+pub(super) struct Told<H: Hold>(oneshot::Receiver<Word<H>>);
 
 /// How a waiter would use a hold that another task of this client passes on.
 #[derive(Debug, Clone)]
@@ -80,15 +79,15 @@ pub(crate) struct Inherits {
 
 /// The waiter that has the hold next.
 #[derive(Debug)]
-pub(crate) struct Heir {
+pub(crate) struct Heir<H: Hold> {
     pub(crate) owner: Option<Owner>,
     pub(crate) span: Option<&'static str>,
-    tell: oneshot::Sender<Word>,
+    tell: oneshot::Sender<Word<H>>,
 }
 
-impl Heir {
+impl<H: Hold> Heir<H> {
     /// Hands the guard over, or returns it when the waiter has gone away meanwhile.
-    pub(crate) fn take(self, guard: Guard) -> Result<(), Guard> {
+    pub(crate) fn take(self, guard: H::Guard) -> Result<(), H::Guard> {
         match self.tell.send(Word::Held(guard)) {
             Err(Word::Held(guard)) => Err(guard),
             _ => Ok(()),
@@ -98,44 +97,44 @@ impl Heir {
 
 /// What waiting for the turn has brought.
 #[derive(Debug)]
-pub(crate) enum Waited {
+pub(crate) enum Waited<H: Hold> {
     /// To ask the store.
-    Turn(Turn),
-    /// The lock itself, from the task before.
-    Held(Guard),
+    Turn(Turn<H>),
+    /// The lock itself, from the task before, to be taken up at once.
+    Held(H::Guard),
     /// To ask the store without a turn.
     Alone,
 }
 
 /// What a waiter is told.
 #[derive(Debug)]
-enum Word {
+enum Word<H: Hold> {
     YourTurn,
     /// The hold is passed on. A waiter that does not live to hear it leaves the hold by dropping the guard.
-    Held(Guard),
+    Held(H::Guard),
     /// The store has been in trouble for longer than the waiter puts up with.
     GiveUp(Error),
 }
 
 /// A place in the line; dropping it leaves the line.
 #[derive(Debug)]
-pub(crate) struct Waiter {
-    queue: Arc<Queue>,
+pub(crate) struct Waiter<H: Hold> {
+    queue: Arc<Queue<H>>,
     name: Name,
     place: u64,
     /// Nobody stood in the line when it came.
     pub(crate) is_first: bool,
     arrived: Moment,
-    told: Told,
+    told: Told<H>,
 }
 
-impl Waiter {
+impl<H: Hold> Waiter<H> {
     pub(super) fn new(
-        queue: Arc<Queue>,
+        queue: Arc<Queue<H>>,
         name: Name,
         place: u64,
         arrived: Moment,
-        told: Told,
+        told: Told<H>,
     ) -> Self {
         Self {
             queue,
@@ -185,7 +184,7 @@ impl Waiter {
     /// # Errors
     ///
     /// What the store's trouble is, when it has lasted longer than this waiter puts up with.
-    pub(crate) async fn turn(&mut self) -> Result<Waited, Error> {
+    pub(crate) async fn turn(&mut self) -> Result<Waited<H>, Error> {
         // The sender is dropped only together with the queue, so an error means the same as the word.
         let word = (&mut self.told.0).await.unwrap_or(Word::YourTurn);
         self.place = 0;
@@ -195,16 +194,13 @@ impl Waiter {
                 let passed = self.queue.passed(&self.name);
                 Ok(Waited::Turn(self.queue.turn(&self.name, passed)))
             }
-            Word::Held(guard) => {
-                guard.take_up();
-                Ok(Waited::Held(guard))
-            }
+            Word::Held(guard) => Ok(Waited::Held(guard)),
             Word::GiveUp(error) => Err(error),
         }
     }
 }
 
-impl Drop for Waiter {
+impl<H: Hold> Drop for Waiter<H> {
     fn drop(&mut self) {
         if self.place == 0 {
             return;
