@@ -9,8 +9,10 @@ use dlock_core::{
     Reach, Released, Result, WakeUp,
 };
 
-use crate::control::{Call, Control, Link};
-use crate::store::{Grant, Store, TURNS, Tried};
+use crate::acquire::Tried;
+use crate::control::{Control, Link};
+use crate::fence::TURNS;
+use crate::store::{Grant, Store};
 
 /// One client of a store in this process.
 ///
@@ -22,8 +24,8 @@ use crate::store::{Grant, Store, TURNS, Tried};
 /// ```
 #[derive(Debug)]
 pub struct MemoryBackend {
-    store: Arc<Store>,
-    link: Arc<Link>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) link: Arc<Link>,
     capabilities: Capabilities,
 }
 
@@ -82,47 +84,11 @@ impl MemoryBackend {
             capabilities,
         }
     }
-
-    /// Waits at the store for a place that was taken.
-    async fn granted(
-        &self,
-        request: &Request,
-        call: Call,
-        mut place: tokio::sync::oneshot::Receiver<Grant>,
-    ) -> Result<Grant> {
-        loop {
-            let look_again = self.store.sweep(request.name());
-            tokio::select! {
-                biased;
-                grant = &mut place => {
-                    // While the line hangs, the word does not get through; on a silent connection it never does.
-                    tokio::select! {
-                        biased;
-                        () = self.link.not_hung(call) => {}
-                        error = self.link.silent(&self.store, call) => return Err(error),
-                    }
-                    return grant.map_err(|_| {
-                        Error::new(ErrorKind::Store, "the store dropped this attempt from its queue: try again")
-                    });
-                }
-                error = self.link.broken() => return Err(error),
-                error = self.link.silent(&self.store, call) => return Err(error),
-                () = sleep_until(&self.store, look_again) => {}
-            }
-        }
-    }
 }
 
 fn private_identity() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     format!("memory:#{}", NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-async fn sleep_until(store: &Store, moment: Option<dlock_core::Moment>) {
-    match moment {
-        Some(moment) => store.sleep_until(moment).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Nothing of the attempt has reached the store.

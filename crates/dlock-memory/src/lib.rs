@@ -4,10 +4,16 @@
     reason = "our module `backend` is private; that of core is `dlock_core::backend`"
 )]
 
+mod acquire;
 mod backend;
 mod config;
 mod control;
+mod fence;
+mod look;
+mod release;
+mod renew;
 mod store;
+mod wait;
 
 pub use backend::MemoryBackend;
 pub use config::Config;
