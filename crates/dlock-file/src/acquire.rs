@@ -160,3 +160,66 @@ pub(crate) fn monotonic_micros() -> u64 {
         .saturating_mul(1_000_000)
         .saturating_add(nanos / 1000)
 }
+
+#[cfg(test)]
+mod tests {
+    use dlock_core::SystemClock;
+
+    use super::*;
+
+    fn ask() -> Ask {
+        let name = Name::new("a").expect("good");
+        let clock = std::sync::Arc::new(SystemClock);
+        Ask::of(&Request::new(name, Mode::Shared, clock))
+    }
+
+    fn client() -> ClientId {
+        "1".parse().expect("good")
+    }
+
+    #[test]
+    fn readers_are_looked_at_when_they_have_doubled() {
+        let ask = ask();
+        let mut state = State::new(ask.name.clone());
+        let mut looked_at = Vec::new();
+        for n in 1..=33 {
+            state.holders.push(Holder {
+                attempt: AttemptId::new(),
+                client: client(),
+                mode: ask.mode,
+                token: n,
+                origin: Origin::ours(),
+                since: 0,
+                label: String::new(),
+            });
+            if many(&state) {
+                looked_at.push(n);
+            }
+        }
+        assert_eq!(looked_at, [8, 16, 32]);
+    }
+
+    #[test]
+    fn a_waiter_says_that_it_is_alive_now_and_then() {
+        let ask = ask();
+        let mut state = State::new(ask.name.clone());
+        let mut stands = |now| {
+            let changed = stand_in_line(&mut state, &ask, client(), "-", now);
+            let [waiter] = state.waiters.as_slice() else {
+                panic!("one place: {:?}", state.waiters);
+            };
+            (changed, waiter.seen)
+        };
+        assert_eq!(stands(1000), (true, 1000));
+        assert_eq!(stands(1000 + SAY_HELLO - 1), (false, 1000));
+        assert_eq!(stands(1000 + SAY_HELLO), (true, 1000 + SAY_HELLO));
+        assert_eq!(stands(1001 + SAY_HELLO), (false, 1000 + SAY_HELLO));
+    }
+
+    #[test]
+    fn time_goes_on_by_microseconds() {
+        let first = monotonic_micros();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(monotonic_micros() - first >= 20_000);
+    }
+}

@@ -4,13 +4,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use dlock_core::backend::{Backend, Busy, Lease, Outcome, Renewal, Request};
 use dlock_core::{
-    Capabilities, Error, ErrorKind, Fairness, Hearing, Liveness, LockInfo, Name, Reach, Released,
-    Result, WakeUp,
+    Capabilities, Fairness, Hearing, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
 };
 
 use crate::access::Access;
 use crate::acquire::{Ask, Taken};
-use crate::connect::{Store, locked};
+use crate::connect::{Store, blocking, locked};
 use crate::fence::TURNS;
 use crate::wait;
 
@@ -51,22 +50,6 @@ impl FileBackend {
             store: Arc::new(store),
             capabilities,
         })
-    }
-}
-
-/// Runs one step on a thread that may block. A step whose future is dropped runs to its end; what it does then is undone by
-/// `abandon`, or refused because `abandon` came first.
-pub(crate) async fn blocking<T: Send + 'static>(
-    store: &Arc<Store>,
-    step: impl FnOnce(&Store) -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let store = store.clone();
-    match tokio::task::spawn_blocking(move || step(&store)).await {
-        Ok(outcome) => outcome,
-        Err(_) => Err(Error::new(
-            ErrorKind::Store,
-            "the runtime is shutting down, and the step was not done",
-        )),
     }
 }
 

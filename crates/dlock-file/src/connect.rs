@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dlock_core::{Error, ErrorKind, Name, Result};
 
@@ -14,7 +14,7 @@ use crate::key::Key;
 use crate::life::Life;
 use crate::slots;
 use crate::state::State;
-use crate::wait::WakeSocket;
+use crate::wake_socket::WakeSocket;
 
 /// Written into the folder, so that a later format is not misread by an earlier version.
 const FORMAT: &str = "dlock-file 2\n";
@@ -158,6 +158,22 @@ fn open_if_there(path: &Path) -> Result<Option<File>> {
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs one step on a thread that may block. A step whose future is dropped runs to its end; what it does then is undone by
+/// `abandon`, or refused because `abandon` came first.
+pub(crate) async fn blocking<T: Send + 'static>(
+    store: &Arc<Store>,
+    step: impl FnOnce(&Store) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let store = store.clone();
+    match tokio::task::spawn_blocking(move || step(&store)).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(Error::new(
+            ErrorKind::Store,
+            "the runtime is shutting down, and the step was not done",
+        )),
+    }
 }
 
 fn read_if_there(path: &Path) -> Result<Option<String>> {

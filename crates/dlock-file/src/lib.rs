@@ -12,6 +12,7 @@ compile_error!(
 mod access;
 mod acquire;
 mod backend;
+mod clients;
 mod config;
 mod connect;
 mod error;
@@ -25,6 +26,7 @@ mod release;
 mod slots;
 mod state;
 mod wait;
+mod wake_socket;
 
 pub use access::Access;
 pub use backend::FileBackend;

@@ -50,3 +50,36 @@ impl Store {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use dlock_core::SystemClock;
+    use dlock_core::backend::Request;
+
+    use super::*;
+    use crate::access::Access;
+    use crate::acquire::{Ask, Taken};
+
+    #[test]
+    fn a_release_finds_nothing_only_where_the_folder_is_gone() {
+        let dir = tempfile::tempdir().expect("temp");
+        let folder = dir.path().join("locks");
+        let store = Store::open(&folder, Access::Owner).expect("made");
+        let name = Name::new("a").expect("good");
+        let clock = std::sync::Arc::new(SystemClock);
+        let ask = Ask::of(&Request::new(name.clone(), Mode::Exclusive, clock));
+        let taken = store.attempt(&ask, None).expect("free");
+        assert!(matches!(taken, Taken::Held { .. }));
+        // Something else stands where the gate was.
+        let gate = store.path("gates", &format!("{:02x}", Key::of(&name).gate));
+        fs::remove_file(&gate).expect("there");
+        fs::create_dir(&gate).expect("made");
+        let refused = store.release(&name, ask.attempt).expect_err("no gate");
+        assert_eq!(refused.kind(), ErrorKind::Store);
+        fs::remove_dir_all(&folder).expect("there");
+        let found = store.release(&name, ask.attempt).expect("nothing left");
+        assert_eq!(found, Released::AlreadyLost);
+    }
+}

@@ -1,16 +1,10 @@
 //! How a waiter wakes: the one before it rings its bell. The bell is a hint: whoever waits also looks by itself now and then,
 //! because a process that was killed rings nobody.
-//!
-//! The bells of a client share a socket in `wake/`, and a thread that listens to it. Not the runtime: one that was built
-//! without I/O panics when it is asked for some.
+//! The bells of a client share a socket in `wake/`.
 
-use std::collections::HashMap;
-use std::io;
-use std::net::Shutdown;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dlock_core::backend::{Busy, Lease, Outcome, Request};
@@ -18,10 +12,10 @@ use dlock_core::{Moment, Name, Result};
 use tokio::sync::Notify;
 
 use crate::acquire::{Ask, Taken};
-use crate::backend::blocking;
-use crate::connect::{Store, locked};
+use crate::connect::{Store, blocking, locked};
 use crate::life::ClientId;
 use crate::state::State;
+use crate::wake_socket::{Board, WakeSocket};
 
 /// How long the first waiter may need to see that a holder was killed.
 pub(crate) const FIRST_LOOKS: Duration = Duration::from_millis(50);
@@ -97,9 +91,6 @@ struct Bell {
     board: Option<Board>,
 }
 
-/// The bells of one client, by their numbers.
-type Board = Arc<Mutex<HashMap<u64, Arc<Notify>>>>;
-
 impl Bell {
     fn hang(store: &Store) -> Self {
         let board = store.board();
@@ -131,55 +122,6 @@ impl Drop for Bell {
     fn drop(&mut self) {
         if let Some(board) = &self.board {
             locked(board).remove(&self.number);
-        }
-    }
-}
-
-/// The socket of a client whose tasks have waited. It is there until the client ends.
-#[derive(Debug)]
-pub(crate) struct WakeSocket {
-    client: ClientId,
-    path: PathBuf,
-    socket: UnixDatagram,
-    board: Board,
-}
-
-impl WakeSocket {
-    fn open(client: ClientId, path: PathBuf) -> io::Result<Self> {
-        let wake_socket = Self {
-            client,
-            socket: UnixDatagram::bind(&path)?,
-            path,
-            board: Board::default(),
-        };
-        let (ear, board) = (wake_socket.socket.try_clone()?, wake_socket.board.clone());
-        std::thread::Builder::new()
-            .name("dlock-file-bells".to_owned())
-            .spawn(move || listen(&ear, &board))?;
-        Ok(wake_socket)
-    }
-}
-
-impl Drop for WakeSocket {
-    fn drop(&mut self) {
-        // The thread hears that nothing more will come.
-        let _ = self.socket.shutdown(Shutdown::Both);
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-fn listen(ear: &UnixDatagram, board: &Board) {
-    let mut number = [0; 8];
-    loop {
-        match ear.recv(&mut number) {
-            Ok(0) => return,
-            Ok(_) => {
-                if let Some(bell) = locked(board).get(&u64::from_le_bytes(number)) {
-                    bell.notify_one();
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return,
         }
     }
 }
@@ -231,4 +173,24 @@ impl Store {
 /// Named after its client, so that whoever buries the client finds it.
 fn socket_of(client: &str) -> String {
     format!("{client}.bell")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::Access;
+
+    #[test]
+    fn a_bell_is_taken_down_with_its_waiter() {
+        let dir = tempfile::tempdir().expect("temp");
+        let store = Store::open(dir.path(), Access::Owner).expect("made");
+        store.me().expect("a client");
+        let (first, second) = (Bell::hang(&store), Bell::hang(&store));
+        let (_, board) = store.board().expect("a socket");
+        assert_eq!(locked(&board).len(), 2);
+        drop(first);
+        assert_eq!(locked(&board).len(), 1);
+        drop(second);
+        assert!(locked(&board).is_empty());
+    }
 }
