@@ -56,6 +56,8 @@ pub enum Need {
     Movable,
     /// A helper whose time of day is wrong: a process, and `libfaketime`.
     SkewedWorker,
+    /// The store keeps waiters in order, and shows them to those who look: [`Harness::shows_waiters`].
+    Waiters,
     /// No other case runs at the same time.
     Alone,
 }
@@ -80,6 +82,9 @@ impl Need {
                     && !capabilities.break_lock =>
             {
                 Some("the harness cannot expire a hold, and nothing else ends one".to_owned())
+            }
+            Self::Waiters if !capabilities.has(Capability::Fair) || !harness.shows_waiters() => {
+                Some("those who wait are not shown, or in no order".to_owned())
             }
             Self::Movable if !harness.holds_outlive_connections() => {
                 Some("a hold belongs to its connection, and ends with it".to_owned())

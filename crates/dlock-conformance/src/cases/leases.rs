@@ -40,7 +40,7 @@ pub(super) fn modes(world: &World) -> Vec<Mode> {
     modes
 }
 
-async fn take(backend: &Arc<dyn Backend>, request: &Request) -> Result<Lease> {
+pub(super) async fn take(backend: &Arc<dyn Backend>, request: &Request) -> Result<Lease> {
     match backend.try_acquire(request).await? {
         Outcome::Held(lease) => Ok(lease),
         Outcome::Busy(_) => panic!("a free lock is busy ({})", request.mode()),
@@ -109,7 +109,12 @@ async fn renewal_lasts_for_the_whole_lease(world: World) -> Result<()> {
 }
 
 /// Others get the lock within a lease and a second.
-async fn expect_free_after(lease: Duration, world: &World, name: &str, what: &str) -> Result<()> {
+pub(super) async fn expect_free_after(
+    lease: Duration,
+    world: &World,
+    name: &str,
+    what: &str,
+) -> Result<()> {
     let limit = lease + Duration::from_secs(1);
     let mutex = world.probe().await?.mutex(name)?;
     let guard = world.within(limit, what, mutex.lock()).await?;

@@ -5,12 +5,14 @@ mod cancel;
 mod deaths;
 mod deny;
 mod drops;
+mod ends;
 mod exclusion;
 mod fairness;
 mod half_open;
 mod leases;
 mod limits;
 mod linger;
+mod looks;
 mod loss;
 mod lost_replies;
 mod max_hold;
@@ -25,6 +27,7 @@ mod tokens;
 mod validity;
 mod wakeup;
 mod wanted;
+mod words;
 
 use crate::Case;
 
@@ -53,6 +56,9 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         linger::CASES,
         wanted::CASES,
         leases::CASES,
+        ends::CASES,
+        looks::CASES,
+        words::CASES,
         half_open::CASES,
         deny::CASES,
         skew::CASES,

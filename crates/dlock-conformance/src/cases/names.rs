@@ -8,6 +8,8 @@ use crate::{Need, World};
 case_list! {
     C3 hostile_names_are_data;
     C3 names_that_look_alike_are_independent;
+    C3 names_with_the_same_short_hash_are_independent
+        "the key is a hash of the name, with too few bits";
     C3 longest_names_are_independent;
     C3 second_lock_does_not_free_the_first;
     C3 dropping_one_guard_keeps_the_others;
@@ -104,6 +106,24 @@ async fn names_that_look_alike_are_independent(world: World) -> Result<()> {
         format!("{unique}."),
     ];
     all_are_independent(&world, &alike).await
+}
+
+/// Pairs that common hashes of 32 bits take for the same: CRC-32, FNV-1a, Java's, djb2. What is behind them alike changes nothing. A key that is a
+/// hash of the name must be wider.
+async fn names_with_the_same_short_hash_are_independent(world: World) -> Result<()> {
+    let pairs = [
+        ["plumless", "buckeroo"],
+        ["costarring", "liquid"],
+        ["Aa", "BB"],
+        ["hetairas", "mentioner"],
+    ];
+    let unique = world.name();
+    let names: Vec<String> = pairs
+        .iter()
+        .flatten()
+        .map(|start| format!("{start}{unique}"))
+        .collect();
+    all_are_independent(&world, &names).await
 }
 
 async fn longest_names_are_independent(world: World) -> Result<()> {
@@ -259,12 +279,13 @@ async fn inspect_shows_name_holder_and_label_as_given(world: World) -> Result<()
 async fn list_finds_the_held_locks_of_a_prefix(world: World) -> Result<()> {
     let locks = world.client().await?;
     let prefix = format!("{}/a%_", world.name());
-    // The last three start with something that only looks like the prefix.
+    // The last four start with something that only looks like the prefix.
     let names = [
         format!("{prefix}1"),
         format!("{prefix}2/x y"),
         prefix.clone(),
         prefix.replace("a%_", "abc1"),
+        prefix.replace("a%_", "a%x1"),
         prefix.replace("a%_", "A%_1"),
         format!("x{prefix}"),
     ];

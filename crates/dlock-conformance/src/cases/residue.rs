@@ -58,6 +58,12 @@ async fn work_out(world: &World, a: &Locks, b: &Locks) -> Result<Vec<String>> {
         assert!(b.break_lock(&name).await?);
         assert_eq!(guard.release().await?, Released::AlreadyLost);
     }
+    if world.has(Capability::Inspect) {
+        // A look at what nobody has used, and a list of nothing.
+        let name = name();
+        assert!(!a.inspect(&name).await?.is_locked());
+        assert!(b.list(&name).await?.is_empty());
+    }
     let forgotten = a.with(world.long().max_hold(Duration::from_millis(50)))?;
     let guard = forgotten.mutex(name())?.lock().await?;
     let reason = world.soon("the end of a hold", guard.lost()).await;

@@ -161,8 +161,8 @@ async fn grant_that_comes_too_late_for_a_waiter_is_an_error_and_undone(world: Wo
     let late = world.lease() * 3 / 2;
     fault.delay_replies(late).await;
     world.freed(holder).await?;
-    // A store may need a word that wakes, a look and two steps to take it, and one look more may be under way when the lock is freed.
-    let outcome = world.within(late * 5, "the waiter is told", waits).await;
+    // A store may need a word that wakes, a look and two steps to take it, and two to undo it; and one look more may be under way when the lock is freed.
+    let outcome = world.within(late * 7, "the waiter is told", waits).await;
     let error = outcome
         .expect("no panic")
         .expect_err("a grant that was over when it came");

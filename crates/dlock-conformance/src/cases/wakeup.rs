@@ -37,6 +37,7 @@ async fn wakes_in_time(world: &World, by_drop: bool) -> Result<()> {
     let name = world.name();
     let holder = world.client().await?.mutex(&name)?;
     let waiter = world.client().await?.mutex(&name)?;
+    let mut quickest = Duration::MAX;
     for _ in 0..5 {
         let guard = holder.lock().await?;
         let waits = waiter.clone();
@@ -58,8 +59,15 @@ async fn wakes_in_time(world: &World, by_drop: bool) -> Result<()> {
         let took = woke.saturating_duration_since(released);
         let most = bound(world) + world.timings.tolerance;
         assert!(took <= most, "it took {took:?}, at most {most:?}");
+        quickest = quickest.min(took);
         world.freed(guard).await?;
     }
+    // A stalled machine delays one of them, and not all.
+    let most = bound(world) + world.timings.tolerance / 5;
+    assert!(
+        quickest <= most,
+        "the quickest of five took {quickest:?}, at most {most:?}"
+    );
     Ok(())
 }
 

@@ -15,23 +15,7 @@ use dlock_memory::{Control, MemoryBackend};
 
 use shelf::Shelf;
 
-macro_rules! bugs {
-    ($($bug:ident $what:literal, $($case:ident)?;)*) => {
-        /// What is wrong.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(crate) enum Bug {
-            None,
-            $($bug,)*
-        }
-
-        /// Each bug, in words, and the case that catches it; an empty name for one that survives.
-        pub(crate) const BUGS: &[(Bug, &str, &str)] = &[
-            $((Bug::$bug, $what, concat!($(stringify!($case))?)),)*
-        ];
-    };
-}
-
-bugs! {
+bugs! { Bug in BUGS:
     ChecksThenWrites "looks whether the lock is free, and writes in a second step", of_many_tries_at_once_one_succeeds;
     OwnerIsTheClient "the owner is the client, so its next attempt finds itself", attempts_through_one_backend_exclude_each_other;
     ReleaseByName "the release deletes by name", stale_release_leaves_a_later_hold;

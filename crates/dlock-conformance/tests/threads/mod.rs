@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) fn at_once<J: Sync, T: Send>(jobs: &[J], work: impl Fn(&J) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..12)
+        let threads: Vec<_> = (0..24)
             .map(|_| {
                 scope.spawn(|| {
                     let mut mine = Vec::new();
