@@ -3,9 +3,11 @@
 //! The client has neither: with one of two endpoints down, a third of its calls fail. So each endpoint has a client of its
 //! own, and a call that fails on one goes to the next.
 
+mod asking;
 mod lease;
 mod member;
 mod news;
+mod prompt;
 mod watch;
 mod words;
 
@@ -17,7 +19,7 @@ use std::time::Duration;
 use dlock_core::ErrorKind;
 use etcd_client::{Client, Error as EtcdError, GetOptions, ResponseHeader};
 
-use self::member::Member;
+use self::member::{Link, Member};
 use self::words::{answer, to_client};
 use crate::config::Config;
 use crate::error::{Cause, Trouble};
@@ -91,7 +93,7 @@ impl Cluster {
     async fn call<T, C, F>(
         &self,
         limit: Option<Duration>,
-        pick: fn(&Client) -> C,
+        pick: fn(&Link) -> C,
         work: impl Fn(C) -> F,
     ) -> Result<Answered<T>, Trouble>
     where
@@ -156,7 +158,7 @@ impl Cluster {
         &self,
         index: usize,
         limit: Duration,
-        pick: fn(&Client) -> C,
+        pick: fn(&Link) -> C,
         work: &impl Fn(C) -> F,
     ) -> Result<T, Trouble>
     where
@@ -226,7 +228,7 @@ impl Cluster {
         let known = self.newest_revision();
         let limit = limit.min(self.answer_timeout);
         let told = self
-            .call(Some(limit), Client::kv_client, |mut keys| {
+            .call(Some(limit), Link::kv_client, |mut keys| {
                 let words = to_client(txn);
                 async move { keys.txn(words).await }
             })
@@ -268,7 +270,7 @@ impl Cluster {
 
     /// Removes a key; `false` when it was not there.
     pub(crate) async fn delete(&self, key: &[u8]) -> Result<Answered<bool>, Trouble> {
-        self.call(None, Client::kv_client, |mut keys| {
+        self.call(None, Link::kv_client, |mut keys| {
             let key = key.to_vec();
             async move { keys.delete(key, None).await.map(|gone| gone.deleted() > 0) }
         })
@@ -281,15 +283,10 @@ impl Cluster {
         member: usize,
         txn: &Txn,
     ) -> Result<OneMembersAnswer, Trouble> {
-        self.ask(
-            member,
-            self.answer_timeout,
-            Client::kv_client,
-            &|mut keys| {
-                let words = to_client(txn);
-                async move { keys.txn(words).await }
-            },
-        )
+        self.ask(member, self.answer_timeout, Link::kv_client, &|mut keys| {
+            let words = to_client(txn);
+            async move { keys.txn(words).await }
+        })
         .await
         .map(|response| answer(txn, response).into())
     }
@@ -313,7 +310,7 @@ impl Cluster {
         let mut rows: Vec<Row> = Vec::new();
         let (mut start, mut revision) = (range.start.clone(), 0);
         loop {
-            let told = self.call(None, Client::kv_client, |mut keys| {
+            let told = self.call(None, Link::kv_client, |mut keys| {
                 let options = options
                     .clone()
                     .with_range(range.end.clone())

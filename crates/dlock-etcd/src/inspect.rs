@@ -64,7 +64,8 @@ impl Store {
             range: &range,
             puts: seen.is_none(),
             own: None,
-            seen: 0,
+            // What happens is told, if perhaps 100 ms late.
+            waits: None,
         };
         let mut watch = self.cluster.watch(watching).await?;
         watch.knows(watch.since);

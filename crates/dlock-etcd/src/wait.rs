@@ -158,6 +158,7 @@ impl Store {
                 }
                 seen = seen.min(revision);
                 watch.knows(seen);
+                watch.looked_at(revision);
             }
             disturbance.is_over();
             let post = watched
@@ -227,7 +228,7 @@ impl Store {
             range: &watched.range,
             puts: watched.puts(),
             own: watched.last.then_some(&entry.key),
-            seen,
+            waits: Some(seen),
         };
         self.cluster.watch(what).await
     }
@@ -250,7 +251,16 @@ impl Store {
                 biased;
                 event = watch.event() => {
                     let seen = event?;
-                    if watched.last && !seen.is_own() {
+                    if seen.is_anew() {
+                        let near = Near { member: watch.member, revision: seen.revision() };
+                        let (place, revision) = self.elsewhere(request, entry, watched, Some(near)).await?;
+                        if let Some(place) = place {
+                            return Ok(Some((place, revision)));
+                        }
+                        watch.looked_at(revision);
+                        continue;
+                    }
+                    if watched.last && watch.in_order && !seen.is_own() {
                         // The end of our own entry would have been told before.
                         return Ok(Some((Position::Holds { followed: false }, seen.revision())));
                     }
@@ -280,6 +290,7 @@ impl Store {
             if place != Position::Behind(watched.clone()) {
                 return Ok(Some((place, revision)));
             }
+            watch.looked_at(revision);
         }
     }
 

@@ -25,7 +25,8 @@ impl Store {
             range: &range,
             puts: true,
             own: None,
-            seen: 0,
+            // What happens is told, if perhaps 100 ms late.
+            waits: None,
         };
         let mut watch = self.cluster.watch(watching).await?;
         watch.knows(watch.since);

@@ -1,6 +1,8 @@
 //! What the tests of the etcd backend share.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub(crate) mod late;
+
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;

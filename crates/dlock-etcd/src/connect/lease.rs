@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use etcd_client::{Client, LeaseGrantOptions, LeaseTimeToLiveOptions, ResponseHeader};
+use etcd_client::{LeaseGrantOptions, LeaseTimeToLiveOptions, ResponseHeader};
 
 use super::Cluster;
+use super::member::Link;
 use crate::error::{Cause, Trouble};
 
 impl Cluster {
@@ -17,7 +18,7 @@ impl Cluster {
     ) -> Result<Duration, Trouble> {
         let seconds = whole_seconds(ttl);
         let granted = self
-            .call(limit, Client::lease_client, |mut leases| async move {
+            .call(limit, Link::lease_client, |mut leases| async move {
                 let options = LeaseGrantOptions::new().with_id(id);
                 leases.grant(seconds, Some(options)).await
             })
@@ -34,7 +35,7 @@ impl Cluster {
 
     async fn lasts(&self, id: i64) -> Result<Duration, Trouble> {
         let told = self
-            .call(None, Client::lease_client, |mut leases| async move {
+            .call(None, Link::lease_client, |mut leases| async move {
                 leases.time_to_live(id, None).await
             })
             .await?;
@@ -47,7 +48,7 @@ impl Cluster {
     /// One sign of life for a lease.
     pub(crate) async fn keep_alive(&self, id: i64, limit: Duration) -> Result<(), Trouble> {
         let limit = limit.min(self.answer_timeout);
-        self.call(Some(limit), Client::lease_client, |mut leases| async move {
+        self.call(Some(limit), Link::lease_client, |mut leases| async move {
             // The stream's first answer belongs to this request; the stream ends with this block.
             leases.keep_alive(id).await.map(drop)
         })
@@ -64,7 +65,7 @@ impl Cluster {
         let limit = limit.min(self.answer_timeout);
         let known = self.newest_revision();
         let told = self
-            .call(Some(limit), Client::lease_client, |mut leases| async move {
+            .call(Some(limit), Link::lease_client, |mut leases| async move {
                 let options = LeaseTimeToLiveOptions::new().with_keys();
                 leases.time_to_live(id, Some(options)).await
             })
@@ -81,7 +82,7 @@ impl Cluster {
     /// How long the store would keep a lease from now on.
     pub(crate) async fn remaining(&self, id: i64) -> Result<Option<Duration>, Trouble> {
         let told = self
-            .call(None, Client::lease_client, |mut leases| async move {
+            .call(None, Link::lease_client, |mut leases| async move {
                 leases.time_to_live(id, None).await
             })
             .await?;
@@ -91,7 +92,7 @@ impl Cluster {
     }
 
     pub(crate) async fn revoke(&self, id: i64) -> Result<(), Trouble> {
-        self.call(None, Client::lease_client, |mut leases| async move {
+        self.call(None, Link::lease_client, |mut leases| async move {
             leases.revoke(id).await
         })
         .await

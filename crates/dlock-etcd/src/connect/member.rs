@@ -4,19 +4,51 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::kit::{Connected, TIMEOUTS, Tls};
-use etcd_client::{Client, ConnectOptions};
+use etcd_client::{Client, ConnectOptions, KvClient, LeaseClient, MaintenanceClient, WatchClient};
 
+use super::asking::Asking;
 use crate::config::Config;
 use crate::error::Trouble;
 
 /// Pings on a connection with open streams. Servers refuse clients that ping more often than every 5 s.
 const PING_EVERY: Duration = Duration::from_secs(10);
 
+/// A client, and what is known of the server that it leads to.
+pub(super) struct Link {
+    client: Client,
+    asking: Arc<Asking>,
+}
+
+impl Link {
+    fn new(client: Client) -> Arc<Self> {
+        let asking = Arc::default();
+        Arc::new(Self { client, asking })
+    }
+
+    pub(super) fn kv_client(&self) -> KvClient {
+        self.client.kv_client()
+    }
+
+    pub(super) fn lease_client(&self) -> LeaseClient {
+        self.client.lease_client()
+    }
+
+    /// What a watch needs.
+    pub(super) fn watches(&self) -> (WatchClient, MaintenanceClient, Arc<Asking>) {
+        let client = &self.client;
+        (
+            client.watch_client(),
+            client.maintenance_client(),
+            self.asking.clone(),
+        )
+    }
+}
+
 pub(super) struct Member {
     address: String,
     /// The application's own, which is used for good: it makes its connections anew by itself.
-    given: Option<Arc<Client>>,
-    client: Connected<Arc<Client>, Trouble>,
+    given: Option<Client>,
+    client: Connected<Arc<Link>, Trouble>,
 }
 
 impl Member {
@@ -31,7 +63,7 @@ impl Member {
     /// A cluster that is reached by a client of the application, wherever its requests go.
     pub(super) fn of_given(addresses: &[String], client: Client) -> Self {
         Self {
-            given: Some(Arc::new(client)),
+            given: Some(client),
             ..Self::new(addresses.join(","))
         }
     }
@@ -43,29 +75,29 @@ impl Member {
     }
 
     /// What `pick` takes of the client, if there is one, and the client's number.
-    pub(super) fn ready<C>(&self, pick: fn(&Client) -> C) -> Option<(C, u64)> {
-        self.client.look(|client, number| (pick(client), number))
+    pub(super) fn ready<C>(&self, pick: fn(&Link) -> C) -> Option<(C, u64)> {
+        self.client.look(|link, number| (pick(link), number))
     }
 
     /// Makes a client, one for all who come meanwhile. It logs in, if there is a login; its connection is made with the first request.
     pub(super) async fn connect<C>(
         &self,
         config: &Config,
-        pick: fn(&Client) -> C,
+        pick: fn(&Link) -> C,
     ) -> Result<(C, u64), Trouble> {
         let make = async {
             if let Some(given) = &self.given {
-                return Ok(given.clone());
+                return Ok(Link::new(given.clone()));
             }
             // With the password as it is now.
             let options = options(config).await?;
             let client = Client::connect([&self.address], Some(options)).await?;
-            Ok(Arc::new(client))
+            Ok(Link::new(client))
         };
         // Each caller has a limit of its own, and drops this then.
         let made = self.client.get_or_make(*TIMEOUTS.end(), make).await;
-        let (client, number) = made?;
-        Ok((pick(&client), number))
+        let (link, number) = made?;
+        Ok((pick(&link), number))
     }
 
     /// The next call makes a new client: this one's connection broke or hangs, or its runtime has ended.
