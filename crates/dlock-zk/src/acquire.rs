@@ -151,7 +151,8 @@ impl ZkBackend {
                 .map(|path| session.create_container(path))
                 .collect();
             let created = session.create_place(&prefix, &data);
-            let listed = session.queue(&parent);
+            // Behind the create on the same connection, and it is the create that proves the life of the session: no need to ask the leader.
+            let listed = session.queue_here(&parent);
             let mut refused = None;
             for made in made {
                 match made.await {

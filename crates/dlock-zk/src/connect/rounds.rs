@@ -64,6 +64,13 @@ impl Listing {
     }
 }
 
+/// Whose state of the queue is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Leader,
+    Ours,
+}
+
 type Round = Shared<BoxFuture<'static, Result<Arc<Listing>, Fault>>>;
 
 /// The rounds of one lock.
@@ -123,6 +130,21 @@ impl Session {
         self: &Arc<Self>,
         parent: &str,
     ) -> impl Future<Output = Result<Arc<Listing>, Fault>> + Send + use<> {
+        self.queue_as(parent, Whose::Leader)
+    }
+
+    /// The queue of a lock as our server has it, at least up to what it has answered or told on this connection, and what was sent before.
+    ///
+    /// It tells whoever has a place, and has it from a change that was committed, all who came before it, because these were committed earlier. Some of them
+    /// may have left, which our server learns, and a watch tells. So a place with nobody before it holds, however far behind our server is.
+    pub(crate) fn queue_here(
+        self: &Arc<Self>,
+        parent: &str,
+    ) -> impl Future<Output = Result<Arc<Listing>, Fault>> + Send + use<> {
+        self.queue_as(parent, Whose::Ours)
+    }
+
+    fn queue_as(self: &Arc<Self>, parent: &str, whose: Whose) -> Round {
         let mut all = self.rounds.all();
         all.tidy();
         let idle = |turns: &Turns| turns.next.is_none() && turns.now.peek().is_some();
@@ -133,7 +155,7 @@ impl Session {
                 turns.next.get_or_insert_with(next).clone()
             }
             _ => {
-                let now = self.round(parent);
+                let now = self.round(parent, whose);
                 let turns = Turns {
                     now: now.clone(),
                     next: None,
@@ -145,8 +167,8 @@ impl Session {
     }
 
     /// A round that is sent now.
-    fn round(self: &Arc<Self>, parent: &str) -> Round {
-        let read = self.read(parent);
+    fn round(self: &Arc<Self>, parent: &str, whose: Whose) -> Round {
+        let read = self.read(parent, whose);
         // The session keeps its rounds, so they must not keep the session.
         let (session, parent) = (Arc::downgrade(self), parent.to_owned());
         async move { finish(&session, &parent, read.await) }
@@ -167,7 +189,8 @@ impl Session {
                     // Whoever comes from here on was not there when it was sent.
                     turns.now = next;
                 }
-                session.read(&parent)
+                // Some who take part may need to know what the leader has.
+                session.read(&parent, Whose::Leader)
             };
             finish(&session, &parent, read.await)
         };
@@ -177,12 +200,15 @@ impl Session {
     fn read(
         self: &Arc<Self>,
         parent: &str,
+        whose: Whose,
     ) -> impl Future<Output = Result<Arc<Listing>, Fault>> + Send + use<> {
-        let synced = self.sync();
+        let synced = (whose == Whose::Leader).then(|| self.sync());
         let listed = self.children(parent);
         let (session, parent) = (Arc::downgrade(self), parent.to_owned());
         async move {
-            synced.await?;
+            if let Some(synced) = synced {
+                synced.await?;
+            }
             let (children, stat) = listed.await?;
             let session = session.upgrade().ok_or(Cause::Closed)?;
             Ok(Arc::new(Listing::new(
