@@ -9,48 +9,91 @@
 #[macro_use]
 mod mysql_support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlock_core::Released;
 use integration_tests::Flavor;
+use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 use mysql_support::*;
 
 on_both!(waiter_that_meets_a_busy_row_keeps_the_lock_that_it_was_granted);
 
-/// The server has granted the lock to the first who waits, but for some seconds it cannot write its mark. If it let go of the lock meanwhile and
-/// went on, the second one would hold beside it, or lose its hold to it.
+/// What the server calls the lock of the last cycle.
+async fn name_at_the_server(watcher: &mut Conn) -> String {
+    let said = "SELECT CONVERT(argument USING utf8mb4) FROM mysql.general_log \
+        WHERE command_type = 'Execute' AND argument LIKE '%GET_LOCK(%' ORDER BY event_time DESC LIMIT 1";
+    let said: Option<String> = watcher.query_first(said).await.expect("the log");
+    let said = said.expect("it was taken");
+    let (_, rest) = said.split_once(" GET_LOCK('").expect("its name");
+    rest.split('\'').next().expect("its end").to_owned()
+}
+
+/// Which connection has it.
+async fn owner(watcher: &mut Conn, lock: &str) -> Option<u64> {
+    let asked = format!("SELECT IS_USED_LOCK('{lock}')");
+    let owner: Option<Option<u64>> = watcher.query_first(asked).await.expect("an answer");
+    owner.flatten()
+}
+
+/// The server has granted the lock to the first who waits, but for longer than a statement waits for a row it cannot write its mark. If it let
+/// go of the lock meanwhile and went on, it would count the time of the second one, or hold beside it.
 async fn waiter_that_meets_a_busy_row_keeps_the_lock_that_it_was_granted(flavor: Flavor) {
     let server = flavor.start().await.expect("a server");
     let url = url(&server, "advisory");
-    let first = client(&url).await;
-    let held = lock(&first, "busy").await;
-    let mut waiting = Vec::new();
-    for _ in 0..2 {
-        let locks = client(&url).await;
-        waiting.push(tokio::spawn(async move {
-            let guard = locks.mutex("busy").unwrap().lock().await.expect("its turn");
-            // Two signs of life, of which each proves that the lock is where it should be.
-            tokio::time::sleep(Duration::from_millis(2200)).await;
-            assert!(guard.is_held(), "a hold was lost that nobody broke");
-            guard.release().await.expect("the server answers")
-        }));
-        // One behind the other.
-        tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut watcher = connection(&url).await;
+    for statement in ["log_output = 'TABLE'", "general_log = ON"] {
+        let set = format!("SET GLOBAL {statement}");
+        watcher.query_drop(set).await.expect("set");
     }
-    let mut other = connection(&url).await;
-    other.query_drop("START TRANSACTION").await.expect("begun");
-    other
-        .query_drop("SELECT 1 FROM dlock_advisory_marks WHERE name = 'busy' FOR UPDATE")
+    let clients = [client(&url).await, client(&url).await];
+    free(lock(&clients[0], "busy").await).await;
+    let name = name_at_the_server(&mut watcher).await;
+    watcher
+        .query_drop("SET GLOBAL general_log = OFF")
         .await
-        .expect("locked");
-    let release = tokio::spawn(held.release());
-    // Longer than a statement waits for a row, for the release and then for the waiter.
-    tokio::time::sleep(Duration::from_millis(3500)).await;
-    other.query_drop("ROLLBACK").await.expect("let go");
-    let _ = release.await.expect("no panic");
-    for waiter in waiting {
-        let released = soon("a waiter", waiter).await.expect("no panic");
-        assert_eq!(released, Released::Freed);
+        .expect("set");
+
+    // A machine that stands still in between shows nothing, and the scene is played again.
+    for _ in 0..10 {
+        let (mut stranger, mut other) = (connection(&url).await, connection(&url).await);
+        let taken = format!("SELECT GET_LOCK('{name}', 5)");
+        assert_eq!(
+            stranger.query_first(taken).await.expect("an answer"),
+            Some(1)
+        );
+        let mut waiting = Vec::new();
+        for locks in clients.clone() {
+            waiting.push(tokio::spawn(async move {
+                let guard = lock(&locks, "busy").await;
+                guard.release().await.expect("the server answers")
+            }));
+            // One behind the other.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        other.query_drop("START TRANSACTION").await.expect("begun");
+        other
+            .query_drop("SELECT 1 FROM dlock_advisory_marks WHERE name = 'busy' FOR UPDATE")
+            .await
+            .expect("locked");
+        let freed = format!("DO RELEASE_LOCK('{name}')");
+        stranger.query_drop(freed).await.expect("freed");
+        let start = Instant::now();
+        let first = owner(&mut watcher, &name).await;
+        // A statement waits for a row for a second.
+        tokio::time::sleep(Duration::from_millis(1400)).await;
+        let later = owner(&mut watcher, &name).await;
+        let is_proof = start.elapsed() < Duration::from_millis(1800);
+        other.query_drop("ROLLBACK").await.expect("let go");
+        for waiter in waiting {
+            let released = soon("a waiter", waiter).await.expect("no panic");
+            assert_eq!(released, Released::Freed);
+        }
+        if is_proof {
+            assert!(first.is_some(), "the lock was granted to nobody");
+            assert_eq!(later, first, "the lock was let go of");
+            return;
+        }
     }
+    panic!("the machine was never quick enough to see it");
 }

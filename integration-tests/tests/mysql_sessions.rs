@@ -31,6 +31,8 @@ on_both!(
     break_that_is_given_up_leaves_no_session_in_use,
     lost_hold_gives_its_session_back,
     renewal_that_comes_after_the_release_ends_no_connection,
+    release_of_a_lost_hold_leaves_no_lock_behind,
+    connections_of_many_holds_are_used_again,
     two_never_hold_at_once_while_connections_are_reset_and_killed,
 );
 
@@ -261,6 +263,47 @@ async fn renewal_that_comes_after_the_release_ends_no_connection(flavor: Flavor)
         let after: BTreeSet<_> = connections(&server).await.into_iter().collect();
         assert_eq!(after, before, "{mode}");
         backend.close().await.expect("an end");
+    }
+}
+
+/// A release whose mark is gone has not given the lock back at the server: its connection must not be kept with it.
+async fn release_of_a_lost_hold_leaves_no_lock_behind(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
+    for mode in CONNECTED {
+        // Nobody renews, and the server ends no silent connection, before the test is over.
+        let url = with(&server.url(), &format!("mode={mode}&session_validity=5m"));
+        let (holder, other) = (client(&url).await, client(&url).await);
+        let guard = lock(&holder, "gone").await;
+        let forget = format!(
+            "UPDATE dlock_{mode}_marks SET stamp = stamp + 1, owner = NULL WHERE name = 'gone' AND part = 1"
+        );
+        server.sql(&forget).await.expect("changed");
+        let released = guard.release().await.expect("it answers");
+        assert_eq!(released, Released::AlreadyLost, "{mode}");
+        free(lock(&other, "gone").await).await;
+    }
+}
+
+/// A new connection costs several trips. Those of many holds stay for the next ones.
+async fn connections_of_many_holds_are_used_again(flavor: Flavor) {
+    const HOLDS: usize = 40;
+    let server = flavor.start().await.expect("a server");
+    for mode in CONNECTED {
+        let url = with(&server.url(), &format!("mode={mode}&session_validity=5m"));
+        let locks = client(&url).await;
+        let all = async || {
+            let names = (0..HOLDS).map(|number| format!("many {number}"));
+            let held = names.map(async |name| lock(&locks, &name).await);
+            let held = futures::future::join_all(held).await;
+            futures::future::join_all(held.into_iter().map(free)).await;
+            connections(&server).await.into_iter().collect()
+        };
+        let before: BTreeSet<_> = all().await;
+        let after: BTreeSet<_> = all().await;
+        // Those that calls share may have become more.
+        let again = before.intersection(&after).count();
+        assert!(again >= HOLDS, "{mode}: {again} of {} again", before.len());
+        locks.close().await.expect("closed");
     }
 }
 

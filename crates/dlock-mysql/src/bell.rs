@@ -23,15 +23,14 @@
 //!
 //! - Whoever waits for it looks at the row now and then all the same, and at the end of the holder's lease.
 //! - A holder that dies loses its connections, and the bell with them. Of one that is frozen the server ends the connection after
-//!   [`BELL_SILENCE`]. A [`Bell`] that is dropped rings, or its connection is closed.
+//!   15 s of silence. A [`Bell`] that is dropped rings, or its connection is closed.
 //! - Whoever breaks a lock by force ends the connection that has its bell, where it may ([`Bells::free_by_force`]).
 //! - A client that has no connection left for a bell asks again with pauses, as do those behind a proxy, and those on several nodes, where named
 //!   locks mean nothing.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dlock_core::Name;
 use dlock_core::backend::{Lease, Renewal};
@@ -41,21 +40,16 @@ use tokio::task::AbortHandle;
 
 use crate::config::Config;
 use crate::connect::{Connection, Job, SharedConnections};
-use crate::key::bell_locks;
+use crate::key::{BellLocks, bell_locks};
+use crate::lately::LatelyBusy;
 use crate::server::Setup;
 
-/// The server ends a connection with a bell after so much silence.
-pub(crate) const BELL_SILENCE: Duration = Duration::from_secs(15);
 /// How often a connection with a bell gives a sign of life, however far apart the renewals of its hold are.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(4);
 /// A connection that was silent for longer is not trusted with a wait.
 const FRESH: Duration = Duration::from_secs(4);
 /// A wait for a bell ends after so many seconds, and is begun again: a waiter whose network fell silent leaves the queue then.
 const LONGEST_WAIT: u64 = 60;
-/// For so long after it was seen that others wait for a name, a client takes its bell.
-const REMEMBERED: Duration = Duration::from_secs(2);
-/// When so many names are remembered, those are forgotten whose time is over.
-const MANY_NAMES: usize = 1024;
 
 /// The bells of one client.
 #[derive(Debug)]
@@ -68,15 +62,7 @@ pub(crate) struct Bells {
     permits: Arc<Semaphore>,
     spare: Mutex<Vec<Connection>>,
     closed: AtomicBool,
-    /// Names that others wait for, and until when that counts.
-    wanted: Mutex<HashMap<Name, Instant>>,
-}
-
-/// The named locks of a name.
-#[derive(Debug, Clone)]
-pub(crate) struct BellLocks {
-    pub(crate) front: String,
-    pub(crate) bell: String,
+    lately_busy: LatelyBusy,
 }
 
 /// The wait for a bell; `None` when it failed, and the waiter has to go without.
@@ -90,7 +76,7 @@ impl Bells {
             permits: Arc::new(Semaphore::new(config.bells)),
             spare: Mutex::default(),
             closed: AtomicBool::new(false),
-            wanted: Mutex::default(),
+            lately_busy: LatelyBusy::default(),
             config: config.clone(),
         })
     }
@@ -120,25 +106,14 @@ impl Bells {
 
     /// Others wait for a name, or have it.
     pub(crate) fn note_others(&self, name: &Name) {
-        if !self.are_on() {
-            return;
-        }
-        let now = Instant::now();
-        let mut wanted = self.wanted();
-        if wanted.len() >= MANY_NAMES {
-            wanted.retain(|_, until| *until > now);
-        }
-        if wanted.len() < 2 * MANY_NAMES {
-            wanted.insert(name.clone(), now + REMEMBERED);
+        if self.are_on() {
+            self.lately_busy.note(name);
         }
     }
 
     /// Whether others have lately been seen to wait for a name.
     pub(crate) fn others_may_wait(&self, name: &Name) -> bool {
-        let wanted = self.wanted();
-        wanted
-            .get(name)
-            .is_some_and(|until| *until > Instant::now())
+        self.lately_busy.has(name)
     }
 
     /// Queues for the bell of a name; `None` when there is no connection for it.
@@ -222,10 +197,6 @@ impl Bells {
 
     fn spare(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn wanted(&self) -> MutexGuard<'_, HashMap<Name, Instant>> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,8 +5,6 @@ use std::time::Duration;
 use dlock_core::{Error, Name, Result};
 use sha2::{Digest, Sha256};
 
-use crate::bell::BellLocks;
-
 const LONGEST_PREFIX: usize = 40;
 
 /// A prefix becomes part of SQL, inside the quotes of a table's name, so it is checked here.
@@ -39,6 +37,13 @@ pub(crate) fn place_of_waiter(prefix: &str, database: &str, name: &Name, place: 
     format!("dlock:w{place}:{}", hex_digest(prefix, database, name, 24))
 }
 
+/// Two names for `GET_LOCK`, of one lock: see `bell.rs`.
+#[derive(Debug, Clone)]
+pub(crate) struct BellLocks {
+    pub(crate) front: String,
+    pub(crate) bell: String,
+}
+
 /// The names for `GET_LOCK` by which those who wait for a lock of a mode with leases are woken: see `bell.rs`.
 pub(crate) fn bell_locks(mode: &str, prefix: &str, database: &str, name: &Name) -> BellLocks {
     let digest = hex_digest(prefix, database, name, 20);
@@ -54,9 +59,14 @@ fn hex_digest(prefix: &str, database: &str, name: &Name, bytes: usize) -> String
     for part in [database, "\0", prefix, "\0", name.as_str()] {
         digest.update(part.as_bytes());
     }
-    let digest = digest.finalize();
-    let bytes = digest.iter().take(bytes);
-    bytes.map(|byte| format!("{byte:02x}")).collect()
+    hex(digest.finalize().iter().take(bytes))
+}
+
+/// Bytes as digits.
+pub(crate) fn hex<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> String {
+    let digit = |four: u8| char::from_digit(u32::from(four), 16).unwrap_or('0');
+    let pair = |byte: &u8| [digit(byte >> 4), digit(byte & 15)];
+    bytes.into_iter().flat_map(pair).collect()
 }
 
 /// The digest of a name, inside of one table.
@@ -90,6 +100,11 @@ mod tests {
         assert!(lease.front.len() <= 64 && unique.front.len() <= 64);
         assert_ne!(lease.front, lease.bell);
         assert_ne!(lease.bell, unique.bell);
+    }
+
+    #[test]
+    fn bytes_are_written_as_digits() {
+        assert_eq!(hex(&[0x00, 0x0F, 0xA5, 0xFF]), "000fa5ff");
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod fence;
 pub mod fenced;
 mod inspect;
 mod key;
+mod lately;
 mod lease;
 pub mod optimistic;
 mod renew;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use dlock_core::ErrorKind;
 
-use crate::bell::BELL_SILENCE;
 use crate::config::{Config, LockMode};
 use crate::connect::{Answer, Connection};
 use crate::error::Trouble;
@@ -54,6 +53,9 @@ const WRITABLE: &str = "CONCAT(@@global.read_only) IN ('0', 'OFF')";
 /// 1, or an error of the statement (number [`DEMOTED`](crate::error::DEMOTED)) on a server that was demoted: for those statements that
 /// would otherwise take effect there for a user whom `read_only` does not stop. SQL has no word for "fail", but too large a number fails.
 const TAKES_WRITES: &str = "POW(10, 400 * (CONCAT(@@global.read_only) NOT IN ('0', 'OFF')))";
+
+/// The server ends a connection with a bell (see `bell.rs`) after so much silence.
+const BELL_SILENCE: Duration = Duration::from_secs(15);
 
 /// How our sessions begin, after a look at the server.
 #[derive(Debug, Clone, PartialEq, Eq)]

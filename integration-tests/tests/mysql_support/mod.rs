@@ -14,6 +14,7 @@ use mysql_async::{Conn, Opts};
 use tokio::task::JoinHandle;
 
 /// Makes two tests of each function: one on MariaDB, one on MySQL.
+#[allow(unused_macros, reason = "some tests are of one server")]
 macro_rules! on_both {
     ($($name:ident),* $(,)?) => {
         mod mariadb {

@@ -8,10 +8,11 @@ use dlock_core::{ErrorKind, Moment, kit};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::call_sign::CallSign;
-use super::kind::{Grab, NOW, Proof};
+use super::grab::Grab;
+use super::kind::{NOW, PlaceOfWaiter, Proof};
 use super::mark::{HoldKey, MarkPeek, MarkRow, MarkVersion, claim_args, version_args};
 use super::take::Take;
-use super::wait::{PlaceOfWaiter, Turn};
+use super::wait::Turn;
 use super::{AttemptState, ConnectionLocks, Hold, HoldConnection, within};
 use crate::connect::Connection;
 use crate::error::Trouble;
@@ -36,6 +37,8 @@ enum First {
     /// The lock and its mark are ours.
     Held(HoldKey),
     Grab(Grab),
+    /// It did not try, but stood in line, and has the lock.
+    Waited(Turn),
 }
 
 /// What to do about a mark.
@@ -44,6 +47,19 @@ enum Next {
     Held(HoldKey),
     /// Its owner may not know yet that it has lost the lock.
     Wait(MarkRow),
+    /// It has changed since the look: a release was not committed yet.
+    LookAgain,
+    /// Somebody has its row, and keeps it: a release, for instance, whose commit takes long.
+    RowIsBusy,
+}
+
+/// How many rows a statement has changed; `None` when it waited in vain for one, and did nothing.
+fn changed(answer: Result<u64, Trouble>) -> Result<Option<u64>, Trouble> {
+    match answer {
+        Ok(count) => Ok(Some(count)),
+        Err(trouble) if trouble.contended => Ok(None),
+        Err(trouble) => Err(trouble),
+    }
 }
 
 impl ConnectionLocks {
@@ -75,34 +91,36 @@ impl ConnectionLocks {
         wait: bool,
     ) -> Result<Outcome, Trouble> {
         let limit = self.limit(request);
-        let (mut granted, first) = self.grab_now(request).await?;
-        let grab = match first {
+        let (mut granted, first) = self.first_request(request, wait).await?;
+        let turn = match first {
             First::Held(key) => return Ok(self.begin_hold(granted, key, permit)),
-            First::Grab(grab) => grab,
-        };
-        let version = match grab {
-            Grab::Granted(MarkPeek::Free(version)) => Some(version),
-            Grab::Granted(MarkPeek::Owned) => None,
-            Grab::Granted(MarkPeek::NeverUsed) => {
-                let first_use = self.kind.first_use(&self.shared, request.name(), limit);
-                first_use.await.map_err(Trouble::in_doubt)?;
-                None
-            }
-            Grab::Busy if !wait => {
+            First::Waited(turn) => Ok(turn),
+            First::Grab(Grab::Granted(peek)) => Err(peek),
+            First::Grab(Grab::Busy) if !wait => {
                 self.put_away(granted.connection, request).await;
                 return Ok(Outcome::Busy(Busy::default()));
             }
-            Grab::Busy => {
+            First::Grab(Grab::Busy) => {
                 request.mark_contended();
-                let turn = self
-                    .queue(request, &mut granted.connection, granted.call_sign, limit)
-                    .await?;
+                let queue = self.queue(request, &mut granted.connection, granted.call_sign, limit);
+                Ok(queue.await?)
+            }
+        };
+        let version = match turn {
+            Ok(turn) => {
                 granted.waits = turn.place;
                 match self.has_waited(&mut granted, turn, limit).await? {
                     Some(Next::Held(key)) => return Ok(self.begin_hold(granted, key, permit)),
                     Some(Next::Claim(version)) => Some(version),
                     _ => None,
                 }
+            }
+            Err(MarkPeek::Free(version)) => Some(version),
+            Err(MarkPeek::Owned) => None,
+            Err(MarkPeek::NeverUsed) => {
+                let first_use = self.kind.first_use(&self.shared, request.name(), limit);
+                first_use.await.map_err(Trouble::in_doubt)?;
+                None
             }
         };
         self.settle(granted, version, permit, wait)
@@ -111,8 +129,12 @@ impl ConnectionLocks {
             .map_err(Trouble::in_doubt)
     }
 
-    /// Asks for the lock without waiting, on a connection of its own for this attempt.
-    async fn grab_now<'a>(&self, request: &'a Request) -> Result<(Granted<'a>, First), Trouble> {
+    /// Asks for the lock, on a connection of its own for this attempt: without waiting, unless it may wait and others had the lock just now.
+    async fn first_request<'a>(
+        &self,
+        request: &'a Request,
+        wait: bool,
+    ) -> Result<(Granted<'a>, First), Trouble> {
         let (mut connection, mut is_spare) = self.connection().await?;
         loop {
             let call_sign = CallSign::of(&connection);
@@ -123,8 +145,14 @@ impl ConnectionLocks {
                 attempts.insert(request.attempt(), AttemptState::Asking(call_sign));
             }
             let (limit, proved) = (self.limit(request), request.now());
-            let first = self.first(request, &mut connection, limit);
-            match within(limit, first).await {
+            let first = async {
+                if wait && self.lately_busy.has(request.name()) {
+                    let turn = self.queue(request, &mut connection, call_sign, limit);
+                    return Ok(First::Waited(turn.await?));
+                }
+                within(limit, self.first(request, &mut connection, limit)).await
+            };
+            match first.await {
                 Ok(first) => {
                     let granted = Granted {
                         request,
@@ -210,7 +238,9 @@ impl ConnectionLocks {
     ) -> Result<Outcome, Trouble> {
         let limit = self.limit(granted.request);
         let mut waited_for = None;
-        for _ in 0..LOOKS {
+        let mut looks = 0;
+        while looks < LOOKS {
+            looks += 1;
             let next = match version.take() {
                 Some(version) => Next::Claim(version),
                 None => self.look(&mut granted, waited_for.take()).await?,
@@ -225,11 +255,27 @@ impl ConnectionLocks {
                         claim_args(&attempt, valid, granted.call_sign.number, label, version);
                     let (connection, sql) = (&mut granted.connection, &self.kind.marks.claim);
                     let claim = self.kind.write(connection, &self.shared, sql, &args, limit);
-                    if within(limit, claim).await? == 1 {
-                        let key = version.claimed(attempt);
-                        return Ok(self.begin_hold(granted, key, permit));
+                    match changed(within(limit, claim).await)? {
+                        Some(1) => {
+                            let key = version.claimed(attempt);
+                            return Ok(self.begin_hold(granted, key, permit));
+                        }
+                        // A late word of somebody who has lost the lock, or our own that was sent twice: look again.
+                        Some(_) => {}
+                        None => looks -= 1,
                     }
-                    // A late word of somebody who has lost the lock, or our own that was sent twice: look again.
+                }
+                Next::LookAgain => {}
+                // We have the lock, so whoever has the row is on the way out, or an administrator. A look is as long as the server waits for a row.
+                Next::RowIsBusy if wait => {
+                    granted.request.mark_contended();
+                    looks -= 1;
+                }
+                Next::RowIsBusy => {
+                    let name = granted.request.name();
+                    within(limit, self.kind.give_up(&mut granted.connection, name)).await?;
+                    self.keep(granted.connection);
+                    return Ok(Outcome::Busy(Busy::default()));
                 }
                 Next::Wait(seen) => {
                     granted.request.mark_contended();
@@ -282,7 +328,11 @@ impl ConnectionLocks {
             let args = version_args(seen.version);
             let sql = &self.kind.marks.dead;
             let count = self.kind.write(connection, &self.shared, sql, &args, limit);
-            within(limit, count).await?;
+            match changed(within(limit, count).await)? {
+                Some(0) => return Ok(Next::LookAgain),
+                Some(_) => {}
+                None => return Ok(Next::RowIsBusy),
+            }
         }
         Ok(Next::Wait(seen))
     }

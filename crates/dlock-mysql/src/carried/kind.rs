@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
+use dlock_core::Name;
 use dlock_core::backend::Lease;
-use dlock_core::{ErrorKind, Name};
 
-use super::mark::{HoldKey, MarkPeek, MarkRow, MarkStatements};
-use super::wait::PlaceOfWaiter;
+use super::grab::{Grab, check_writable, is_row_busy, named_grabbed, row_grabbed};
+use super::mark::{HoldKey, MarkRow, MarkStatements};
+use super::short_way::ShortWay;
 use crate::config::{Config, LockMode};
-use crate::connect::{Answer, Arg, Connection, Job, SharedConnections};
+use crate::connect::{Arg, Connection, Job, SharedConnections};
 use crate::error::Trouble;
 use crate::key::advisory;
 use crate::schema::{quoted, statement};
-use crate::server::{Scope, Setup, is_off};
+use crate::server::{Scope, Setup};
 
 /// Not to wait.
 pub(super) const NOW: Duration = Duration::ZERO;
@@ -22,10 +23,10 @@ pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 pub(super) const LONGEST_ROW_WAIT: Duration = Duration::from_secs(4);
 /// A row can be made by others at the same time, but is never removed.
 const FIRST_USES: usize = 3;
-/// NOWAIT, as MariaDB calls it.
-const WAITED: u16 = 1205;
-/// NOWAIT, as MySQL calls it.
-const NO_WAIT: u16 = 3572;
+
+/// One of those named locks by which those who wait for a lock can be seen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PlaceOfWaiter(pub(super) u8);
 
 /// The lock of a name at the server.
 #[derive(Debug)]
@@ -40,24 +41,17 @@ pub(super) struct Kind {
 pub(super) enum Locking {
     /// A row that is locked by a transaction. What is written in it is undone with it, unless it is its last word.
     Row {
+        is_free: String,
         grab: String,
         grab_now: String,
         prove: String,
     },
     Named {
-        /// The short way: see `take.rs`. `None` where the server logs statements, since a replica that repeats this one would take locks.
-        take: Option<String>,
+        /// `None` where the server logs statements, since a replica that repeats these would take locks.
+        short_way: Option<ShortWay>,
         grab: String,
         prove: String,
     },
-}
-
-/// The answer to a wish for the lock.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Grab {
-    Busy,
-    /// It is ours.
-    Granted(MarkPeek),
 }
 
 /// The answer to the question whether a hold is still there.
@@ -82,9 +76,8 @@ impl Kind {
         let first_use;
         let how = if config.mode == LockMode::Advisory {
             first_use = one(include_str!("../sql/advisory_first_use.sql"));
-            let take = || one(include_str!("../sql/advisory_take.sql"));
             Locking::Named {
-                take: (!setup.logs_statements).then(take),
+                short_way: (!setup.logs_statements).then(|| ShortWay::new(one)),
                 grab: one(include_str!("../sql/advisory_grab.sql")),
                 prove: one(include_str!("../sql/advisory_prove.sql")),
             }
@@ -92,6 +85,7 @@ impl Kind {
             first_use = one(include_str!("../sql/session_first_use.sql"));
             let grab = one(include_str!("../sql/session_grab.sql"));
             Locking::Row {
+                is_free: one(include_str!("../sql/session_is_free.sql")),
                 grab_now: format!("{grab} NOWAIT"),
                 grab,
                 prove: one(include_str!("../sql/session_prove.sql")),
@@ -139,19 +133,7 @@ impl Kind {
                     wait.as_secs().into(),
                     name.as_str().into(),
                 ];
-                let answer = connection.exec(grab, &args).await?;
-                match answer.first_number() {
-                    Some(1) => {
-                        check_writable(&answer, 2)?;
-                        Ok(Grab::Granted(peek(&answer, 1)))
-                    }
-                    Some(_) => Ok(Grab::Busy),
-                    // Out of memory, or the waiter was killed.
-                    None => Err(Trouble::new(
-                        ErrorKind::Store,
-                        "GET_LOCK answered NULL, which is an error of the server and not \"busy\": see its log",
-                    )),
-                }
+                named_grabbed(&connection.exec(grab, &args).await?)
             }
         }
     }
@@ -171,17 +153,11 @@ impl Kind {
         let args = [name.as_str().into()];
         for _ in 0..FIRST_USES {
             match connection.exec(sql, &args).await {
-                Ok(answer) if !answer.rows.is_empty() => {
-                    check_writable(&answer, 1)?;
-                    return Ok(Grab::Granted(peek(&answer, 0)));
-                }
                 // At READ COMMITTED what is not there is not locked either.
-                Ok(_) => self.first_use(shared, name, limit).await?,
-                // A wait may have been long. A deadlock ends the transaction, and has another number.
-                Err(trouble) if matches!(trouble.code, Some(WAITED | NO_WAIT)) => {
-                    return Ok(Grab::Busy);
+                Ok(answer) if answer.rows.is_empty() => {
+                    self.first_use(shared, name, limit).await?;
                 }
-                Err(trouble) => return Err(trouble),
+                answer => return row_grabbed(answer),
             }
         }
         Err(Trouble::unexpected_reply(
@@ -211,7 +187,7 @@ impl Kind {
         };
         let answer = match answer {
             Ok(answer) => answer,
-            Err(trouble) if matches!(trouble.code, Some(WAITED | NO_WAIT)) => {
+            Err(trouble) if is_row_busy(&trouble) => {
                 return Ok(Proof::Disturbed);
             }
             Err(trouble) => return Err(trouble),
@@ -287,7 +263,8 @@ impl Kind {
         }
     }
 
-    /// Clears the mark and gives the lock back; `false` when the hold was gone.
+    /// Clears the mark, and gives up the lock and the place of one that has waited; `false` when the hold was gone, and then the connection may still have
+    /// both.
     pub(super) async fn let_go(
         &self,
         connection: &mut Connection,
@@ -295,23 +272,30 @@ impl Kind {
         key: HoldKey,
         waited: Option<PlaceOfWaiter>,
     ) -> Result<bool, Trouble> {
-        let clear = self.marks.clear(name, key);
-        // Behind the release, which others wait for.
-        let leave = waited.map_or_else(String::new, |place| {
-            format!("; DO RELEASE_LOCK('{}')", self.waiters_lock(name, place.0))
-        });
+        let place = waited.map(|place| self.waiters_lock(name, place.0));
+        let place = place.as_deref();
         let cleared = match &self.how {
             // The mark is cleared only if the lock is given back.
             Locking::Row { .. } => {
-                let all = format!("{clear}; COMMIT{leave}");
+                let clear = self.marks.clear(name, key, place);
+                let all = format!("{clear}; COMMIT");
                 connection.text(&all).await?.affected
             }
-            Locking::Named { .. } => {
-                let give_back = self.give_back(name);
-                connection
-                    .text(&format!("{clear}; {give_back}{leave}"))
+            Locking::Named {
+                short_way: Some(short_way),
+                ..
+            } => {
+                let lock = self.named_lock(name);
+                short_way
+                    .release(connection, name, key, &lock, place)
                     .await?
-                    .affected
+            }
+            Locking::Named { .. } => {
+                let (clear, give_back) = (self.marks.clear(name, key, None), self.give_back(name));
+                let leave =
+                    place.map_or_else(String::new, |place| format!("; DO RELEASE_LOCK('{place}')"));
+                let all = format!("{clear}; {give_back}{leave}");
+                connection.text(&all).await?.affected
             }
         };
         Ok(cleared > 0)
@@ -362,12 +346,17 @@ impl Kind {
                 grab,
                 grab_now,
                 prove,
+                ..
             } => {
                 here.extend([grab, grab_now, prove]);
                 there.extend(writes.map(String::as_str));
             }
-            Locking::Named { take, grab, prove } => {
-                here.extend(take);
+            Locking::Named {
+                short_way,
+                grab,
+                prove,
+            } => {
+                here.extend(short_way.iter().flat_map(ShortWay::statements));
                 here.extend([grab, prove]);
                 here.extend(writes);
             }
@@ -377,18 +366,4 @@ impl Kind {
         }
         shared.rehearse(&there).await
     }
-}
-
-/// A lock of a server that was demoted excludes nobody: its successor gives the same one to others.
-fn check_writable(answer: &Answer, column: usize) -> Result<(), Trouble> {
-    let row = answer.rows.first();
-    match row.and_then(|row| row.text(column)) {
-        Some(text) if is_off(&text) => Ok(()),
-        _ => Err(Trouble::demoted()),
-    }
-}
-
-fn peek(answer: &Answer, column: usize) -> MarkPeek {
-    let text = answer.rows.first().and_then(|row| row.text(column));
-    MarkPeek::parse(text.as_deref())
 }

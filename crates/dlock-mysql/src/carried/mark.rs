@@ -14,7 +14,7 @@ use dlock_core::{Name, Released};
 use crate::connect::{Answer, Arg};
 use crate::error::Trouble;
 use crate::fence::TURNS;
-use crate::key::micros;
+use crate::key::{hex, micros};
 use crate::schema::statement;
 
 /// What names a hold: its attempt, and the last of its tokens.
@@ -183,9 +183,13 @@ impl MarkStatements {
         }
     }
 
-    /// The text that clears a mark: digits alone, whatever the name is.
-    pub(super) fn clear(&self, name: &Name, key: HoldKey) -> String {
+    /// The text that clears a mark: digits alone, whatever the name is. A waiter's place, a named lock, is given up with it.
+    pub(super) fn clear(&self, name: &Name, key: HoldKey, place: Option<&str>) -> String {
+        let leave = place.map_or_else(String::new, |place| {
+            format!(" + 0 * COALESCE(RELEASE_LOCK('{place}'), 0)")
+        });
         self.clear
+            .replace("{leave}", &leave)
             .replace("{name}", &literal(name.as_str().as_bytes()))
             .replace("{owner}", &literal(key.attempt.as_uuid().as_bytes()))
             .replace("{fence}", &key.fence.to_string())
@@ -193,9 +197,8 @@ impl MarkStatements {
 }
 
 /// Bytes as they stand in a text.
-fn literal(bytes: &[u8]) -> String {
-    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("x'{digits}'")
+pub(super) fn literal(bytes: &[u8]) -> String {
+    format!("x'{}'", hex(bytes))
 }
 
 pub(super) fn take_args<'a>(
@@ -274,7 +277,7 @@ mod tests {
             fence: 9,
         };
         let name = Name::new("a'b{fence}").expect("a good name");
-        let sql = MarkStatements::new("p_", "`p_session_marks`", "TRUE").clear(&name, key);
+        let sql = MarkStatements::new("p_", "`p_session_marks`", "TRUE").clear(&name, key, None);
         assert!(sql.starts_with("UPDATE `p_session_marks` SET"), "{sql}");
         assert!(
             sql.contains("WHERE name = x'6127627b66656e63657d' AND part = 1"),

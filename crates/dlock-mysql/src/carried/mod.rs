@@ -43,16 +43,19 @@
 
 mod acquire;
 mod call_sign;
+mod grab;
 mod kind;
 mod mark;
 mod release;
 mod renew;
+mod short_way;
 mod spare;
 mod take;
 mod undo;
 mod wait;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -64,14 +67,14 @@ use dlock_core::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use self::call_sign::CallSign;
-use self::kind::Kind;
+use self::kind::{Kind, PlaceOfWaiter};
 use self::mark::HoldKey;
-use self::wait::PlaceOfWaiter;
 use crate::config::Config;
 use crate::connect::{Connection, Job, SharedConnections};
 use crate::error::Trouble;
 use crate::fence::TURNS;
 use crate::inspect::{lock, locks};
+use crate::lately::LatelyBusy;
 use crate::server::Setup;
 
 /// A waiter wakes within this time after the release, with nobody disturbing.
@@ -89,6 +92,10 @@ pub(crate) struct ConnectionLocks {
     attempts: Mutex<HashMap<AttemptId, AttemptState>>,
     /// Connections whose hold was given back in order.
     spare: Mutex<Vec<Connection>>,
+    /// Nothing is kept any more.
+    closed: AtomicBool,
+    /// Those who want one of these wait at once, and do not try before.
+    lately_busy: LatelyBusy,
     capabilities: Capabilities,
     identity: String,
 }
@@ -142,6 +149,8 @@ impl ConnectionLocks {
             sessions: Arc::new(Semaphore::new(config.max_sessions)),
             attempts: Mutex::default(),
             spare: Mutex::default(),
+            closed: AtomicBool::new(false),
+            lately_busy: LatelyBusy::default(),
             capabilities,
             identity: config.identity_text(),
             setup: format!("{}{}", setup.carrying, kind.setup()),
@@ -226,6 +235,7 @@ impl Backend for ConnectionLocks {
     }
 
     async fn close(&self) -> Result<()> {
+        self.closed.store(true, Ordering::Release);
         let spare = std::mem::take(&mut *self.spare());
         let all = futures::future::join_all(spare.into_iter().map(Connection::close));
         // A server that hangs must not keep us.

@@ -28,7 +28,10 @@ impl ConnectionLocks {
             match within(limit, let_go).await {
                 Ok(freed) => {
                     self.attempts().remove(&attempt);
-                    if let Some(connection) = carried_by.connection.hand_over() {
+                    if !freed {
+                        // It may have the lock, or its place among those who wait.
+                        carried_by.connection.shut();
+                    } else if let Some(connection) = carried_by.connection.hand_over() {
                         self.keep(connection);
                     }
                     return Ok(released(freed));
@@ -38,7 +41,7 @@ impl ConnectionLocks {
             carried_by.connection.shut();
         }
         self.end(carried_by.call_sign, limit).await?;
-        let clear = self.kind.marks.clear(lease.name(), hold.key);
+        let clear = self.kind.marks.clear(lease.name(), hold.key, None);
         let told = self.shared.call(Job::Text(&clear), limit).await?;
         self.attempts().remove(&attempt);
         if told.answer.affected > 0 {

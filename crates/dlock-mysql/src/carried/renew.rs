@@ -4,7 +4,8 @@ use dlock_core::backend::{Lease, Renewal};
 use dlock_core::{ErrorKind, LossReason};
 
 use super::call_sign::CallSign;
-use super::kind::{Grab, NOW, Proof};
+use super::grab::Grab;
+use super::kind::{NOW, Proof};
 use super::mark::{MarkRow, move_args};
 use super::{ConnectionLocks, Hold, HoldConnection, within};
 use crate::connect::Connection;

@@ -1,5 +1,7 @@
 //! Connections that carry nothing now, for the next attempt.
 
+use std::sync::atomic::Ordering;
+
 use dlock_core::backend::Request;
 
 use super::{ConnectionLocks, within};
@@ -33,10 +35,12 @@ impl ConnectionLocks {
     /// Keeps a connection that holds nothing for the next attempt.
     pub(super) fn keep(&self, connection: Connection) {
         let mut spare = self.spare();
-        spare.retain(|connection| self.is_fresh(connection));
-        if spare.len() < self.config.connections {
-            spare.push(connection);
+        if self.closed.load(Ordering::Acquire) {
+            return;
         }
+        spare.retain(|connection| self.is_fresh(connection));
+        // As many as were in use at the same time lately: a new one is made only when there is none.
+        spare.push(connection);
     }
 
     /// Not for so long without a word that the server may have ended it.

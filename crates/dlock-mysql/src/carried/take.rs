@@ -36,7 +36,8 @@ impl Kind {
         valid: Duration,
     ) -> Result<Take, Trouble> {
         let Locking::Named {
-            take: Some(take), ..
+            short_way: Some(short_way),
+            ..
         } = &self.how
         else {
             return Ok(Take::LongWay);
@@ -44,7 +45,7 @@ impl Kind {
         let attempt = request.attempt();
         let lock = self.named_lock(request.name());
         let args = take_args(request, &attempt, valid, connection.call_sign(), &lock);
-        let answer = match connection.exec(take, &args).await {
+        let answer = match connection.exec(&short_way.take, &args).await {
             Ok(answer) => answer,
             Err(trouble) if trouble.contended => return Ok(Take::RowIsBusy),
             Err(trouble) => return Err(trouble.in_doubt()),

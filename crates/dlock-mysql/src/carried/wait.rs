@@ -10,19 +10,16 @@ use dlock_core::backend::Request;
 use dlock_core::{Moment, Name};
 
 use super::call_sign::CallSign;
-use super::kind::{Grab, Kind, LONGEST_ROW_WAIT, LONGEST_WAIT};
-use super::mark::MarkPeek;
+use super::grab::{Grab, named_grabbed, row_grabbed};
+use super::kind::{Kind, LONGEST_ROW_WAIT, LONGEST_WAIT, Locking, PlaceOfWaiter};
+use super::mark::{MarkPeek, literal};
 use super::{AttemptState, ConnectionLocks, within};
-use crate::connect::{Connection, Job};
+use crate::connect::{AnswerRow, Connection, Job};
 use crate::error::Trouble;
 use crate::key::place_of_waiter;
 
 /// How many of those who wait for a lock can be seen.
 pub(super) const PLACES: u8 = 8;
-
-/// One of them.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PlaceOfWaiter(pub(super) u8);
 
 /// The lock was granted to one that waited.
 #[derive(Debug, Clone, Copy)]
@@ -35,24 +32,67 @@ pub(super) struct Turn {
     pub(super) asked: Moment,
 }
 
+/// What the server says about a wait at once, before it is over.
+#[derive(Debug)]
+struct InLine {
+    /// `None` when all are taken.
+    place: Option<PlaceOfWaiter>,
+    is_free: bool,
+}
+
+impl InLine {
+    fn read(row: &AnswerRow) -> Self {
+        let place = row.number(0).and_then(|place| u8::try_from(place).ok());
+        Self {
+            place: place.map(PlaceOfWaiter),
+            is_free: row.number(1) == Some(1),
+        }
+    }
+}
+
 impl Kind {
-    /// Takes a place among those who wait; `None` when all are taken.
-    pub(super) async fn stand_in_line(
+    /// Takes a place among those who wait, and waits for the lock, in one request: so a waiter has as few trips as can be. The server tells at once
+    /// which place it is and whether the lock was free, and `hears` that.
+    async fn stand_in_line(
         &self,
         connection: &mut Connection,
         name: &Name,
-    ) -> Result<Option<PlaceOfWaiter>, Trouble> {
+        without_place: Duration,
+        mut hears: impl FnMut(InLine) + Send,
+    ) -> Result<Grab, Trouble> {
         // It stops at the first that is free.
         let places = (0..PLACES).map(|place| {
             let lock = self.waiters_lock(name, place);
-            format!("WHEN GET_LOCK('{lock}', 0) = 1 THEN {place}")
+            format!("WHEN GET_LOCK('{lock}', 0) = 1 THEN {place} ")
         });
-        let places: Vec<String> = places.collect();
-        let answer = connection
-            .text(&format!("SELECT CASE {} END", places.join(" ")))
-            .await?;
-        let place = answer.first_number();
-        Ok(place.and_then(|place| u8::try_from(place).ok().map(PlaceOfWaiter)))
+        let place = format!("CASE {}END", places.collect::<String>());
+        let all = match &self.how {
+            Locking::Row { is_free, grab, .. } => {
+                let name = literal(name.as_str().as_bytes());
+                let (is_free, grab) = (is_free.replace("{name}", &name), grab.replace('?', &name));
+                format!(
+                    "SET @dlock_place = {place}, @dlock_is_free = 0; {is_free}; SELECT @dlock_place, @dlock_is_free; {grab}"
+                )
+            }
+            Locking::Named { .. } => {
+                let lock = self.named_lock(name);
+                let (longest, shorter) = (LONGEST_WAIT.as_secs(), without_place.as_secs());
+                format!(
+                    "SET @dlock_place = {place}; SELECT @dlock_place, IS_USED_LOCK('{lock}') IS NULL; \
+                     SELECT GET_LOCK('{lock}', IF(@dlock_place IS NULL, {shorter}, {longest})), NULL, CONCAT(@@global.read_only)"
+                )
+            }
+        };
+        let mut is_first = true;
+        let answer = connection.texts(&all, |row| {
+            if std::mem::take(&mut is_first) {
+                hears(InLine::read(row));
+            }
+        });
+        match (&self.how, answer.await) {
+            (Locking::Row { .. }, answer) => row_grabbed(answer),
+            (Locking::Named { .. }, answer) => named_grabbed(&answer?),
+        }
     }
 
     /// Tells which connections have a place among those who wait.
@@ -111,20 +151,32 @@ impl ConnectionLocks {
             let mut place = None;
             let mut without_place = LONGEST_ROW_WAIT;
             loop {
-                if place.is_none() {
-                    place = self.kind.stand_in_line(connection, name).await?;
-                }
-                let wait = match place {
-                    Some(_) => LONGEST_WAIT,
-                    None => without_place,
-                };
-                // Whoever tries again goes to the end of the server's queue: less and less often, or it would never be the first of many.
-                without_place = (without_place * 2).min(LONGEST_WAIT);
                 let asked = request.now();
-                let grab = self.kind.grab(connection, &self.shared, name, wait, limit);
-                if let Grab::Granted(peek) = grab.await? {
+                let grab = if place.is_some() {
+                    let grab = self
+                        .kind
+                        .grab(connection, &self.shared, name, LONGEST_WAIT, limit);
+                    grab.await?
+                } else {
+                    let hears = |heard: InLine| {
+                        place = heard.place;
+                        if heard.is_free {
+                            self.lately_busy.forget(name);
+                        } else {
+                            self.lately_busy.note(name);
+                            request.mark_contended();
+                        }
+                    };
+                    let stands = self
+                        .kind
+                        .stand_in_line(connection, name, without_place, hears);
+                    stands.await?
+                };
+                if let Grab::Granted(peek) = grab {
                     return Ok(Turn { place, peek, asked });
                 }
+                // Whoever tries again goes to the end of the server's queue: less and less often, or it would never be the first of many.
+                without_place = (without_place * 2).min(LONGEST_WAIT);
             }
         };
         let mut granted = std::pin::pin!(granted);
@@ -133,7 +185,9 @@ impl ConnectionLocks {
                 biased;
                 granted = &mut granted => return granted,
                 () = tokio::time::sleep(self.config.answer_timeout) => {
-                    if !self.is_known(call_sign, limit).await? {
+                    // The waiter may have been granted the lock by now, whatever becomes of this question.
+                    let is_known = self.is_known(call_sign, limit).await;
+                    if !is_known.map_err(Trouble::in_doubt)? {
                         return Err(Trouble::gone());
                     }
                 }

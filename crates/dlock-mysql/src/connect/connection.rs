@@ -7,7 +7,7 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Params, Pool, Row, Statement, Value};
 
 use super::opts;
-use super::value::{Answer, Arg, rows_of};
+use super::value::{Answer, AnswerRow, Arg, rows_of};
 use crate::config::Config;
 use crate::error::Trouble;
 
@@ -143,6 +143,32 @@ impl Connection {
             }
             trouble
         })
+    }
+
+    /// Text of several statements, each of whose rows is heard of as soon as it is there; and the last of these rows.
+    pub(crate) async fn texts(
+        &mut self,
+        sql: &str,
+        mut hears: impl FnMut(&AnswerRow) + Send,
+    ) -> Result<Answer, Trouble> {
+        let mut conn = self.take()?;
+        let answer = async {
+            let mut result = conn.query_iter(sql).await?;
+            let mut answer = Answer::default();
+            while !result.is_empty() || result.columns().is_some() {
+                // Of what the one before has told nothing stays.
+                let heard = result.reduce(Vec::new(), |_, row: Row| {
+                    let rows = rows_of(vec![row]);
+                    rows.iter().for_each(&mut hears);
+                    rows
+                });
+                answer.rows = heard.await?;
+            }
+            result.drop_result().await?;
+            Ok::<_, mysql_async::Error>(answer)
+        };
+        let answer = answer.await.map_err(Trouble::from);
+        self.put_back(conn, answer)
     }
 
     /// As [`text`](Self::text), whatever failed; and how many of the statements were answered.

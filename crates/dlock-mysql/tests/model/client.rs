@@ -144,7 +144,7 @@ impl State {
 }
 
 impl Rules {
-    pub(crate) fn ask(&self, state: &mut State, me: Client) {
+    pub(crate) fn ask(&self, state: &mut State, me: Client, takes: bool) {
         let on = Connection {
             of: me,
             number: 0,
@@ -152,9 +152,10 @@ impl Rules {
         };
         state.servers.open.push(on);
         state.servers.open.sort();
-        match self.way {
-            Way::Takes => self.take(state, me, on, Has::Nothing),
-            _ => self.grab(state, me, on),
+        if takes {
+            self.take(state, me, on, Has::Nothing);
+        } else {
+            self.grab(state, me, on);
         }
     }
 

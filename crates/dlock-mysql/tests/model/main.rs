@@ -71,6 +71,10 @@ pub(crate) enum Defect {
     ClaimsAnyVersion,
     /// One statement takes the lock and the mark, whoever owns that.
     TakesWhateverTheMark,
+    /// That statement does not wait for a row that is locked, but looks at what was committed last.
+    TakesPastALockedRow,
+    /// A release frees the lock before it has the row of the mark.
+    FreesBeforeItHasTheRow,
 }
 
 const ONE_HOLDER: &str = "one holder at a time";
@@ -128,12 +132,20 @@ enum What {
         sent: Tick,
         answer: Answer,
     },
+    /// advisory: of a release that has freed the lock.
+    Commit {
+        of: Client,
+        sent: Tick,
+        on: Connection,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     Tick,
     Ask(Client),
+    /// advisory: one that has reason to think that others have the lock stands in the server's queue at once.
+    AskInLine(Client),
     LookAgain(Client),
     Prove(Client),
     Release(Client),
@@ -164,9 +176,14 @@ impl State {
     }
 
     fn put(&mut self, what: What) {
+        let delay = match what {
+            What::Statement { .. } | What::Answer { .. } => DELAY,
+            // Other things happen before it, but it has no way to go.
+            What::Commit { .. } => 0,
+        };
         self.wire.push(Parcel {
             what,
-            due: self.now + DELAY,
+            due: self.now + delay,
             is_late: false,
         });
     }
@@ -190,7 +207,7 @@ impl State {
     fn tidy(&mut self) {
         let clients = &self.clients;
         self.wire.retain(|parcel| match parcel.what {
-            What::Statement { .. } => true,
+            What::Statement { .. } | What::Commit { .. } => true,
             What::Answer { to, sent, .. } => clients[to].awaits() == Some(sent),
         });
         self.wire.sort();
@@ -242,18 +259,28 @@ impl Rules {
             Attempt::SitsOut { until, .. } => now >= *until,
             _ => state.is_out_of_time(me),
         };
-        state.wire.iter().any(|parcel| now >= parcel.due)
-            || state.clients.iter().enumerate().any(client_is_due)
+        let is_there =
+            |parcel: &Parcel| now >= parcel.due && self.can_be_served(state, parcel.what);
+        state.wire.iter().any(is_there) || state.clients.iter().enumerate().any(client_is_due)
+    }
+
+    /// Not a statement that waits for a row: that has to be committed first.
+    fn can_be_served(&self, state: &State, what: What) -> bool {
+        match what {
+            What::Statement { statement, .. } => !state.servers.waits_for_the_row(self, statement),
+            What::Answer { .. } | What::Commit { .. } => true,
+        }
     }
 
     fn serve(&self, state: &mut State, what: What) -> Option<(Client, Tick, Answer)> {
-        let What::Statement {
-            of,
-            sent,
-            statement,
-        } = what
-        else {
-            return None;
+        let (of, sent, statement) = match what {
+            What::Statement {
+                of,
+                sent,
+                statement,
+            } => (of, sent, statement),
+            What::Commit { of, sent, on } => return Some((of, sent, state.servers.commit(on))),
+            What::Answer { .. } => return None,
         };
         // A new connection whose client has given it up is closed, and its lock goes with it.
         if let Statement::TakeAgain(on, _) = statement
@@ -263,12 +290,15 @@ impl Rules {
         }
         let (answer, grants) = state.servers.run(self, state.now, of, statement);
         state.grant(grants);
+        if let (Statement::LetGo(on, _), None) = (statement, answer) {
+            state.put(What::Commit { of, sent, on });
+        }
         Some((of, sent, answer?))
     }
 
     fn deliver(&self, state: &mut State, what: What) {
         let heard = match what {
-            What::Statement { .. } => self.serve(state, what),
+            What::Statement { .. } | What::Commit { .. } => self.serve(state, what),
             What::Answer { to, sent, answer } => Some((to, sent, answer)),
         };
         if let Some((to, sent, answer)) = heard
@@ -288,7 +318,8 @@ impl Rules {
         if state.servers.primary == 0 {
             actions.push(Action::SwitchOver);
         }
-        if state.servers.mark.owner.is_some() && !state.servers.mark.broken {
+        let is_row_free = state.servers.clearing.is_none();
+        if state.servers.mark.owner.is_some() && !state.servers.mark.broken && is_row_free {
             actions.push(Action::Break);
         }
         for (me, client) in state.clients.iter().enumerate() {
@@ -300,9 +331,11 @@ impl Rules {
             }
         }
         for (index, parcel) in state.wire.iter().enumerate() {
-            if let What::Statement { .. } = parcel.what {
-                actions.push(Action::LoseAnswer(index));
-                actions.push(Action::DelayAnswer(index));
+            if let What::Statement { .. } | What::Commit { .. } = parcel.what {
+                if self.can_be_served(state, parcel.what) {
+                    actions.push(Action::LoseAnswer(index));
+                    actions.push(Action::DelayAnswer(index));
+                }
                 if !parcel.is_late {
                     actions.push(Action::Delay(index));
                 }
@@ -375,6 +408,9 @@ impl Model for Rules {
                 // In this order: who they are makes no difference.
                 Attempt::Idle if me == 0 || state.clients[me - 1] != Attempt::Idle => {
                     actions.push(Action::Ask(me));
+                    if self.way == Way::Takes {
+                        actions.push(Action::AskInLine(me));
+                    }
                 }
                 Attempt::SitsOut { until, .. } if state.now >= *until => {
                     actions.push(Action::LookAgain(me));
@@ -389,8 +425,10 @@ impl Model for Rules {
                 _ => {}
             }
         }
-        for index in 0..state.wire.len() {
-            actions.push(Action::Deliver(index));
+        for (index, parcel) in state.wire.iter().enumerate() {
+            if self.can_be_served(state, parcel.what) {
+                actions.push(Action::Deliver(index));
+            }
         }
         if state.faults > 0 {
             let mut faults = Vec::new();
@@ -407,7 +445,8 @@ impl Model for Rules {
         let mut next = state.clone();
         match action {
             Action::Tick => next.now += 1,
-            Action::Ask(me) => self.ask(&mut next, me),
+            Action::Ask(me) => self.ask(&mut next, me, self.way == Way::Takes),
+            Action::AskInLine(me) => self.ask(&mut next, me, false),
             Action::LookAgain(me) => self.look_again(&mut next, me),
             Action::Prove(me) => {
                 next.proofs -= 1;
@@ -543,6 +582,14 @@ fn a_claim_names_the_version_that_it_has_seen() {
 fn a_lock_is_taken_at_once_only_where_the_mark_has_no_owner() {
     let takes = Rules::new(Way::Takes, 1, 1);
     assert_found(Defect::TakesWhateverTheMark, ONE_HOLDER, takes);
+}
+
+/// A release frees the lock while its change of the mark is not committed yet. Whoever is granted the lock then waits for that, and for nothing else.
+#[test]
+fn a_release_has_the_row_of_the_mark_until_its_commit() {
+    for defect in [Defect::TakesPastALockedRow, Defect::FreesBeforeItHasTheRow] {
+        assert_found(defect, IN_ORDER_IS_PROMPT, Rules::new(Way::Takes, 0, 1));
+    }
 }
 
 /// The answer to a question was late, and the connection ended meanwhile.

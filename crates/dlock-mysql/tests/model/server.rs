@@ -1,5 +1,6 @@
 //! The servers, and what each statement does there: all of it at once. In mode `session` a mark is changed by another connection than the one that has
-//! the lock, so a change can be late; in mode `advisory` it is mostly the same one ([`Way`]).
+//! the lock, so a change can be late; in mode `advisory` it is mostly the same one ([`Way`]), and a release frees the lock before its change of the mark is
+//! committed, with the row of the mark locked from before the one until after the other ([`Clearing`]).
 
 use crate::{Defect, Rules, VALID, Way};
 
@@ -29,6 +30,15 @@ pub(crate) struct Servers {
     /// The connections that the servers know.
     pub(crate) open: Vec<Connection>,
     pub(crate) mark: Mark,
+    /// advisory: who has cleared the mark, and not committed that yet. It has the row of the mark locked.
+    pub(crate) clearing: Option<Clearing>,
+}
+
+/// A release between the moment in which it frees the lock and its commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Clearing {
+    pub(crate) on: Connection,
+    fence: Fence,
 }
 
 /// A connection in the server's queue.
@@ -128,6 +138,7 @@ impl Servers {
                 claimed_at: 0,
                 dead_at: None,
             },
+            clearing: None,
         }
     }
 
@@ -163,6 +174,8 @@ impl Servers {
     pub(crate) fn end(&mut self, rules: &Rules, connection: Connection) -> Grants {
         self.open.retain(|open| *open != connection);
         self.queues[connection.server].retain(|waiter| waiter.on != connection);
+        // What it had not committed is undone.
+        self.clearing = self.clearing.filter(|clearing| clearing.on != connection);
         self.free(rules, connection)
     }
 
@@ -210,10 +223,16 @@ impl Servers {
             Statement::Prove(on, fence) => self.prove(rules, on, fence),
             // session: "{clear}; COMMIT". A server that was demoted refuses it.
             Statement::LetGo(on, fence) if self.is_open(on) && on.server == self.primary => {
-                if !rules.has(Defect::FreesBeforeItClears) {
-                    self.clear(fence);
-                }
                 grants = self.free(rules, on);
+                match rules.way {
+                    _ if rules.has(Defect::FreesBeforeItClears) => {}
+                    // advisory_release.sql: the answer comes with the commit.
+                    Way::Takes if self.is_mark_of(fence) => {
+                        self.clearing = Some(Clearing { on, fence });
+                        return (None, grants);
+                    }
+                    _ => self.clear(fence),
+                }
                 Answer::Done
             }
             Statement::TakeAgain(on, fence) => self.take_again(on, fence),
@@ -353,9 +372,41 @@ impl Servers {
 
     /// mark_clear.sql: "WHERE id = … AND fence = … AND owner IS NOT NULL AND broken = 0"
     fn clear(&mut self, fence: Fence) {
-        if self.mark.fence == fence && self.mark.owner.is_some() && !self.mark.broken {
+        if self.is_mark_of(fence) {
             self.disown();
         }
+    }
+
+    fn is_mark_of(&self, fence: Fence) -> bool {
+        self.mark.fence == fence && self.mark.owner.is_some() && !self.mark.broken
+    }
+
+    /// The end of a release: the change of the mark is there for all, and the row is not locked any more.
+    pub(crate) fn commit(&mut self, on: Connection) -> Answer {
+        let Some(clearing) = self.clearing.filter(|clearing| clearing.on == on) else {
+            return Answer::Broken;
+        };
+        self.clearing = None;
+        if on.server != self.primary {
+            return Answer::Broken;
+        }
+        self.clear(clearing.fence);
+        Answer::Done
+    }
+
+    /// Whether a statement has to wait for the row of the mark, which a release has locked until its commit. A look does not.
+    pub(crate) fn waits_for_the_row(&self, rules: &Rules, statement: Statement) -> bool {
+        let has_it = |clearing: Clearing| clearing.on.server == self.primary;
+        let changes_the_mark = match statement {
+            Statement::Take(_) => !rules.has(Defect::TakesPastALockedRow),
+            Statement::LetGo(..) | Statement::Count(_) | Statement::Claim(..) => true,
+            Statement::Move(..) | Statement::Clear(_) | Statement::Undo => true,
+            Statement::Grab(_) | Statement::Look(_) | Statement::Prove(..) => false,
+            Statement::TakeAgain(..) | Statement::End(_) => false,
+        };
+        changes_the_mark
+            && !rules.has(Defect::FreesBeforeItHasTheRow)
+            && self.clearing.is_some_and(has_it)
     }
 
     fn disown(&mut self) {
