@@ -10,6 +10,7 @@
 
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 mod guest;
+mod job;
 mod link;
 mod listen;
 mod pool;
@@ -19,7 +20,8 @@ mod wire;
 
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 pub(crate) use self::guest::Guest;
-pub(crate) use self::link::{Job, Link, Told, Turns};
+pub(crate) use self::job::{Job, Told, Turns};
+pub(crate) use self::link::Link;
 pub(crate) use self::listen::Ear;
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 pub(crate) use self::pool::TAKES_WRITES;

@@ -10,7 +10,6 @@ use crate::connect::Wire;
 use crate::connect::{Job, Link, Row};
 use crate::error::Trouble;
 use crate::key::{check_prefix, check_schema};
-use crate::lease::first;
 
 /// The version of the tables and functions that this program works with: 2 since a hold has several tokens (see `fence.rs`).
 const VERSION: i64 = 2;
@@ -292,7 +291,7 @@ async fn is_in_use(link: &Link, config: &Config, limit: Duration) -> Result<bool
     let ask = statement(IN_USE, config);
     let told = link.call(Job::Ask(&ask, &[]), limit).await;
     let told = told.map_err(|trouble| trouble.about("looking for holds").unsent())?;
-    first(&told)
+    told.first()
 }
 
 /// Runs the migration, if nobody was quicker: many programs may start at once, and each would keep the others waiting. One that was quicker may be newer

@@ -8,7 +8,7 @@ use std::fmt;
 
 use dlock_core::ErrorKind;
 
-use super::link::Job;
+use super::job::Job;
 use super::row::Row;
 use crate::error::Trouble;
 

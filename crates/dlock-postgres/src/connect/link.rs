@@ -8,9 +8,10 @@ use dlock_core::backend::Backoff;
 use dlock_core::{ErrorKind, kit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use super::job::{Job, Sending, Told, Turns};
 use super::pool::{Pool, closed};
 use super::row::Row;
-use super::wire::{Arg, Often, Sink, Wire};
+use super::wire::{Often, Sink, Wire};
 use crate::LockMode;
 use crate::config::Config;
 use crate::error::Trouble;
@@ -27,50 +28,6 @@ const LONGEST_RETRY: Duration = Duration::from_millis(50);
 /// Connections for renewals, beside the others.
 const RENEWALS: usize = 2;
 
-/// Whose turn a call takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turns {
-    Calls,
-    Renewals,
-    /// A renewal that waits for a row that somebody has locked: neither behind calls, nor in front of renewals that need not wait.
-    StuckRenewals,
-}
-
-/// One call, told to [`Link::call`].
-#[derive(Clone, Copy)]
-pub(crate) enum Job<'a> {
-    /// A statement with its arguments.
-    Ask(&'a str, &'a [Arg<'a>]),
-    /// Text without arguments, perhaps several statements.
-    Text(&'a str),
-}
-
-impl Job<'_> {
-    async fn run(self, wire: &mut Wire, how: Sending) -> Result<Vec<Row>, Trouble> {
-        let rows = match (self, how) {
-            (Self::Ask(sql, args), Sending::Isolated) => wire.ask_isolated(sql, args).await?,
-            (Self::Ask(sql, args), Sending::Prepared) => wire.ask_often(sql, args).await?,
-            (Self::Ask(sql, args), Sending::Plain) => wire.ask(sql, args).await?,
-            (Self::Text(sql), _) => {
-                wire.text(sql).await?;
-                Vec::new()
-            }
-        };
-        Ok(rows.into_iter().map(Row::Own).collect())
-    }
-}
-
-/// How a statement is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sending {
-    /// Whole in itself: any connection to the server will do.
-    Plain,
-    /// The server knows it by a name that belongs to the connection.
-    Prepared,
-    /// With a word before and behind: transactions of this user are of another kind than ours must be.
-    Isolated,
-}
-
 /// The shared connections of one client.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -83,14 +40,6 @@ pub(crate) struct Link {
     isolated: AtomicBool,
     /// Each of our connections has one at the server, and no pooler in between: it may be told [`Pool::often`].
     direct: AtomicBool,
-}
-
-/// What a call brought.
-#[derive(Debug)]
-pub(crate) struct Told {
-    pub(crate) rows: Vec<Row>,
-    /// A first try may have been carried out before this one, or may still be.
-    pub(crate) again: bool,
 }
 
 impl Link {

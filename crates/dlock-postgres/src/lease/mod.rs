@@ -19,7 +19,6 @@ use dlock_core::{
 use tokio_postgres::types::Type;
 
 pub(crate) use self::inspect::{lock, locks};
-pub(crate) use self::release::first;
 use self::wait::Listener;
 use crate::config::Config;
 use crate::connect::{Link, Often};

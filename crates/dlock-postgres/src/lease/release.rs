@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::LeaseLocks;
 use super::acquire::{Stray, TOMBSTONE_TTL};
-use crate::connect::{Arg, Job, Told};
+use crate::connect::{Arg, Job};
 use crate::error::Trouble;
 use crate::key::micros;
 
@@ -55,7 +55,7 @@ impl LeaseLocks {
         ];
         let job = Job::Ask(&self.sql.release, &args);
         let told = self.link.call(job, limit).await?;
-        let held: i32 = first(&told)?;
+        let held: i32 = told.first()?;
         Ok((held == 1, told.again))
     }
 
@@ -66,7 +66,7 @@ impl LeaseLocks {
         let args: [Arg<'_>; 2] = [(&name, Type::TEXT), (&attempt, Type::UUID)];
         let job = Job::Ask(&self.sql.downgrade, &args);
         let told = self.link.call(job, self.link.limit()).await?;
-        first(&told)
+        told.first()
     }
 
     /// Ends every hold of a name; `false` when there was none.
@@ -75,7 +75,7 @@ impl LeaseLocks {
         let args: [Arg<'_>; 1] = [(&name, Type::TEXT)];
         let job = Job::Ask(&self.sql.break_lock, &args);
         let told = self.link.call(job, self.link.limit()).await?;
-        let found: bool = first(&told)?;
+        let found: bool = told.first()?;
         // A first try, whose answer was lost, may have found it.
         Ok(found || told.again)
     }
@@ -87,7 +87,7 @@ impl LeaseLocks {
         loop {
             let job = Job::Ask(&self.sql.sweep, &args);
             let told = self.link.call_within(job, SWEEP_LIMIT).await?;
-            let swept: i64 = first(&told)?;
+            let swept: i64 = told.first()?;
             let swept = u64::try_from(swept).unwrap_or(0);
             all += swept;
             if swept < SWEEP_PART {
@@ -95,14 +95,4 @@ impl LeaseLocks {
             }
         }
     }
-}
-
-/// The first column of the first row.
-pub(crate) fn first<T: for<'a> tokio_postgres::types::FromSql<'a>>(
-    told: &Told,
-) -> Result<T, Trouble> {
-    told.rows
-        .first()
-        .and_then(|row| row.try_get(0).ok())
-        .ok_or_else(|| Trouble::unexpected_reply("nothing that we understand"))
 }

@@ -19,7 +19,6 @@ use tokio::sync::Notify;
 use tokio_postgres::types::Type;
 
 use super::LeaseLocks;
-use super::release::first;
 use crate::connect::{Arg, Job};
 use crate::error::Trouble;
 
@@ -122,7 +121,7 @@ impl LeaseLocks {
             (&bell, Type::INT8),
         ];
         let job = Job::Ask(&self.sql.listen, &args);
-        let said: i32 = first(&self.link.call(job, self.link.limit()).await?)?;
+        let said: i32 = self.link.call(job, self.link.limit()).await?.first()?;
         if let (4, Some(bell)) = (said, bell) {
             self.listener.is_deaf(bell);
         }
@@ -134,6 +133,6 @@ impl LeaseLocks {
         let (name, channel) = (name.as_str(), self.listener.channel());
         let args: [Arg<'_>; 2] = [(&name, Type::TEXT), (&channel, Type::TEXT)];
         let job = Job::Ask(&self.sql.waiters, &args);
-        first(&self.link.call(job, self.link.limit()).await?)
+        self.link.call(job, self.link.limit()).await?.first()
     }
 }

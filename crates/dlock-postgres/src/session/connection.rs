@@ -11,7 +11,6 @@ use super::{SessionLocks, within};
 use crate::config::Config;
 use crate::connect::{Arg, Job, Turns, Wire};
 use crate::error::Trouble;
-use crate::lease::first;
 
 /// How often a connection that is being ended is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -160,7 +159,7 @@ impl SessionLocks {
     ) -> Result<bool, Trouble> {
         let args: [Arg<'_>; 1] = [(&sign, Type::INT8)];
         let job = Job::Ask(sql, &args);
-        first(&self.link.call_by(job, limit, turns).await?)
+        self.link.call_by(job, limit, turns).await?.first()
     }
 
     /// Tries everything once, so that a missing permission shows at connect. It changes nothing, for no lock has such a name.

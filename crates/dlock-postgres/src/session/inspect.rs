@@ -6,7 +6,7 @@ use tokio_postgres::types::Type;
 use super::{SessionLocks, State};
 use crate::connect::{Arg, Job};
 use crate::error::Trouble;
-use crate::lease::{first, lock, locks};
+use crate::lease::{lock, locks};
 
 impl SessionLocks {
     pub(super) async fn look(&self, name: &Name) -> Result<LockInfo, Trouble> {
@@ -26,7 +26,7 @@ impl SessionLocks {
         let name = name.as_str();
         let args: [Arg<'_>; 2] = [(&name, Type::TEXT), (&ours, Type::INT8_ARRAY)];
         let job = Job::Ask(&self.sql.others, &args);
-        first(&self.link.call(job, self.link.limit()).await?)
+        self.link.call(job, self.link.limit()).await?.first()
     }
 
     pub(super) async fn look_at_all(&self, prefix: &str) -> Result<Vec<LockInfo>, Trouble> {

@@ -7,7 +7,6 @@ use tokio_postgres::types::Type;
 use super::{SessionLocks, within};
 use crate::connect::{Arg, Job};
 use crate::error::Trouble;
-use crate::lease::first;
 
 impl SessionLocks {
     /// A hold was good until its mark is cleared, whether its own connection does that or, when that has broken, another one.
@@ -52,7 +51,7 @@ impl SessionLocks {
         carried_by.is_release_sent = true;
         let told = self.link.call(Job::Ask(&self.sql.release, &args), limit);
         let told = told.await.map_err(doubt)?;
-        let said: i32 = first(&told)?;
+        let said: i32 = told.first()?;
         self.attempts().remove(&attempt);
         released(said, tried || told.again)
     }
