@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 
 use dlock_judge::Kind;
-use integration_tests::judge::{Fault, Plant, RoundReport, Scenario, Store};
+use integration_tests::judge::{Fault, Plant, RoundReport, Scenario, Site, Store};
 
 async fn planted(plant: Option<Plant>, seed: u64) -> RoundReport {
     let scenario = Scenario {
@@ -33,6 +33,7 @@ async fn without_a_mistake_nothing_is_found() {
     let outcome = planted(None, 11).await;
     assert!(outcome.findings.is_empty(), "{}", outcome.text());
     assert!(outcome.holds > 20, "{}", outcome.text());
+    assert!(outcome.ordered > 0, "{} pairs", outcome.ordered);
 }
 
 #[tokio::test]
@@ -60,4 +61,20 @@ async fn tokens_that_do_not_increase_are_seen() {
 async fn a_release_that_is_not_sent_is_seen() {
     let outcome = planted(Some(Plant::ReleasesInWordsOnly), 15).await;
     sees(&outcome, Kind::NotLinearizable);
+}
+
+#[tokio::test]
+async fn a_waiter_that_is_passed_over_is_seen() {
+    let outcome = planted(Some(Plant::PassesOver), 16).await;
+    sees(&outcome, Kind::OutOfOrder);
+}
+
+/// What is excused by servers that stand still is not excused where they work, nor where it is not seen that they do not.
+#[tokio::test]
+async fn servers_that_work_excuse_nobody() {
+    let site = Site::start(Store::ZkEnsemble, None).await;
+    let site = site.expect("the ensemble runs");
+    assert!(!site.commits_nothing().await, "it works");
+    let other = Site::start(Store::Redis, None).await.expect("Redis runs");
+    assert!(!other.commits_nothing().await, "nobody knows");
 }

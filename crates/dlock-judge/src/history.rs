@@ -22,6 +22,8 @@ pub enum Op {
     Release,
     /// The holder was told that its hold is over.
     Lost,
+    /// The store was seen to have the process in the queue of a lock: [`Line::at`] is when its answer was there, [`Line::value`] when it was asked.
+    Waits,
     /// A register is read.
     Read,
     /// A register is written.
@@ -32,6 +34,8 @@ pub enum Op {
     Stopped,
     /// See [`Op::Stopped`].
     Continued,
+    /// The process, or the store that was asked, got no processor from [`Line::value`] to [`Line::at`]: the machine was busy.
+    StoodStill,
     /// Something goes wrong from here on, or went wrong at this moment.
     Fault,
     /// Everything works again, and the waiters may be expected to go on.

@@ -96,6 +96,17 @@ impl Script {
         self.pair(Op::Release, from, to);
     }
 
+    /// The store was asked at this moment who waits, and answered at that one: this process does.
+    pub(crate) fn waits(&mut self, process: u32, lock: &str, asked: u64, answered: u64) {
+        let mut line = Line::new(answered, process, Op::Waits, Phase::Info);
+        (line.lock, line.value) = (lock.to_owned(), Some(asked));
+        self.lines.push(line);
+    }
+
+    pub(crate) fn lines_mut(&mut self) -> &mut Vec<Line> {
+        &mut self.lines
+    }
+
     pub(crate) fn killed(&mut self, process: u32, at: u64) {
         self.lines
             .push(Line::new(at, process, Op::Killed, Phase::Info));

@@ -45,6 +45,7 @@ pub enum Fault {
     ConnectionLimit,
     LoginRefused,
     HoldDeleted,
+    Compacted,
     LeaderKilled,
     LeaderFrozen,
     QuorumLost,
@@ -58,7 +59,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 42] = [
         Self::None,
         Self::HolderStoppedShort,
         Self::HolderStoppedLong,
@@ -91,6 +92,7 @@ impl Fault {
         Self::ConnectionLimit,
         Self::LoginRefused,
         Self::HoldDeleted,
+        Self::Compacted,
         Self::LeaderKilled,
         Self::LeaderFrozen,
         Self::QuorumLost,
@@ -214,6 +216,10 @@ impl Fault {
             Self::HoldDeleted => (
                 "hold-deleted",
                 "an administrator deletes what the store keeps of the holds",
+            ),
+            Self::Compacted => (
+                "compacted",
+                "connections are reset, and what watches were at is compacted before they are back, several times",
             ),
             Self::LeaderKilled => ("leader-killed", "the leader is killed, and comes back"),
             Self::LeaderFrozen => (

@@ -12,6 +12,9 @@ pub enum Expected {
     Hole(&'static str),
     /// As a hole, by a bug of the server that the reason names. It shows now and then, and cannot be forced.
     Bug(&'static str),
+    /// Nobody holds beside another, but nobody may get in at all any more, by a bug of the server that the reason names. Allowed where the servers
+    /// themselves show that it is theirs: none of them answers a client that is not ours.
+    Stalls(&'static str),
 }
 
 impl Expected {
@@ -21,12 +24,15 @@ impl Expected {
         match self {
             Self::Safe => "safe".to_owned(),
             Self::Hole(why) => format!("known hole: {why}"),
-            Self::Bug(why) => format!("safe but for a bug of the server: {why}"),
+            Self::Bug(why) | Self::Stalls(why) => {
+                format!("safe but for a bug of the server: {why}")
+            }
         }
     }
 }
 
 const OLD_LEADER: &str = "before etcd 3.4.31 and 3.5.13 a leader that was replaced while it stood still ends leases that live";
+const LOST_ACK: &str = "a ZooKeeper leader whose followers left it and came back may take the acknowledgement of a proposal for that of itself, and commits nothing any more (ZOOKEEPER-4685 and its like)";
 const FORGETS: &str =
     "what the server forgets it gives again; the holder learns it at its next renewal";
 const BY_HAND: &str = "the holder learns it at its next renewal";
@@ -61,6 +67,7 @@ pub fn expected(store: Store, fault: Fault) -> Result<Expected, &'static str> {
         F::ServerFrozen | F::ServerRestarted if store == S::PostgresPair => {
             Err("as for one server")
         }
+        F::ServerFrozen if store == S::ZkEnsemble => Ok(Expected::Stalls(LOST_ACK)),
         F::ServerRestarted if matches!(store, S::RedisSentinel | S::RedisCluster) => {
             Err("see fail-over")
         }
@@ -99,6 +106,9 @@ pub fn expected(store: Store, fault: Fault) -> Result<Expected, &'static str> {
             S::MysqlSession | S::MysqlAdvisory | S::PostgresSession => Ok(Expected::Safe),
             _ => Err("as for one server, or locks cannot be broken"),
         },
+        F::Compacted if store == S::Etcd => Ok(Expected::Safe),
+        F::Compacted if store == S::EtcdCluster => Err("as for one server"),
+        F::Compacted => Err("a fault of etcd"),
         F::LeaderKilled | F::LeaderFrozen | F::QuorumLost if store == S::PostgresPair => {
             Err("a standby becomes the primary when somebody says so: see fail-over")
         }
@@ -114,6 +124,8 @@ pub fn expected(store: Store, fault: Fault) -> Result<Expected, &'static str> {
         // Every commit waits for the standby, so it knows all that anybody was told.
         F::FailOver | F::SwitchOver if store == S::PostgresPair => Ok(Expected::Safe),
         F::SwitchOver if store == S::EtcdCluster => Ok(Expected::Safe),
+        // The master takes no writes any more until the replica has all of them.
+        F::SwitchOver if store == S::RedisCluster => Ok(Expected::Safe),
         F::SwitchOver | F::FailOver if postgres => Err("see postgres-pair"),
         F::SwitchOver | F::FailOver if mysql => Err("mysql_safety.rs switches over"),
         F::SwitchOver | F::FailOver => Err("see the leader's faults"),

@@ -1,6 +1,7 @@
 //! Mistakes that a backend is made to have, so that it is known that the judge sees them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use dlocks::backend::{Backend, Lease, Outcome, Renewal, Request};
@@ -19,6 +20,8 @@ pub enum Plant {
     OneToken,
     /// A release is said to have worked, and nothing is sent.
     ReleasesInWordsOnly,
+    /// Every second time the first waiter is passed over, and stands behind the others.
+    PassesOver,
 }
 
 /// A backend with a mistake.
@@ -26,6 +29,8 @@ pub enum Plant {
 pub(crate) struct Liar {
     inner: Arc<dyn Backend>,
     plant: Plant,
+    /// How many waits have ended.
+    waits: AtomicU64,
 }
 
 impl Liar {
@@ -33,7 +38,11 @@ impl Liar {
         // The lease is in the settings: it is a word of the facade.
         let url = url.replace("&lease=2000ms", "");
         let inner = dlocks::open(&url).await?;
-        let liar: Arc<dyn Backend> = Arc::new(Self { inner, plant });
+        let liar: Arc<dyn Backend> = Arc::new(Self {
+            inner,
+            plant,
+            waits: AtomicU64::new(0),
+        });
         Locks::builder(liar).settings(settings).build()
     }
 
@@ -65,7 +74,13 @@ impl Backend for Liar {
     }
 
     async fn acquire(&self, request: &Request) -> Result<Outcome> {
-        let attempt = self.inner.acquire(request).await?;
+        let mut attempt = self.inner.acquire(request).await?;
+        if let (Plant::PassesOver, Outcome::Held(lease)) = (self.plant, &attempt)
+            && self.waits.fetch_add(1, Ordering::SeqCst) % 2 == 1
+        {
+            let _ = self.inner.release(lease).await?;
+            attempt = self.inner.acquire(request).await?;
+        }
         Ok(self.bend(request, attempt))
     }
 

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use dlock_judge::{Line, Op, Phase};
 use dlocks::{Clock, SystemClock};
@@ -42,6 +43,15 @@ impl Recorder {
     #[must_use]
     pub fn line(&self, op: Op, phase: Phase) -> Line {
         Line::new(now(), self.process, op, phase)
+    }
+
+    /// Writes down that nothing went on since this moment, if that is longer ago than it should be.
+    pub(super) fn was_late(&self, since: u64, at_most: Duration) {
+        let mut line = self.line(Op::StoodStill, Phase::Info);
+        if u128::from(line.at.saturating_sub(since)) > at_most.as_nanos() {
+            line.value = Some(since);
+            self.write(&line);
+        }
     }
 
     /// Writes it.

@@ -1,11 +1,14 @@
 //! One run: a crew at work, a fault, and the judgement.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dlock_judge::{Finding, History, Kind, Op, Phase, Setup, judge};
+use dlock_judge::{Finding, History, Kind, Line, Op, Phase, Setup, judge};
 use dlocks::{Capability, Locks};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
@@ -17,6 +20,7 @@ use super::plant::Plant;
 use super::recorder::now;
 use super::registers::Registers;
 use super::store::{Site, Store};
+use super::worker;
 use crate::{Clock, Error, RedisServer, Result};
 
 /// What is run.
@@ -46,6 +50,12 @@ pub struct RoundReport {
     pub findings: Vec<Finding>,
     /// How many holds there were.
     pub holds: usize,
+    /// How many pairs of waits were judged by their order.
+    pub ordered: usize,
+    /// How often the store was seen to have one of the workers in its queue.
+    pub seen_waiting: usize,
+    /// The servers answer nobody, not even a client that is not ours.
+    pub stands_still: bool,
     /// The history, for a reader.
     pub history: PathBuf,
     /// What ran.
@@ -74,6 +84,10 @@ impl RoundReport {
                 kind,
                 Kind::LostUpdate | Kind::TwoHolders | Kind::NotLinearizable
             ),
+            Expected::Stalls(_) => {
+                kind == Kind::LostUpdate
+                    || self.stands_still && matches!(kind, Kind::Stuck | Kind::LeftBehind)
+            }
         };
         let mut against: Vec<_> = self.findings.iter().collect();
         against.retain(|finding| !allowed(finding.kind));
@@ -158,37 +172,19 @@ impl Scenario {
             },
             // Whoever waits could be the one that holds in silence.
             eager: self.plant == Some(Plant::ReleasesInWordsOnly),
+            // Who is passed over waits to the end.
+            plain: self.plant == Some(Plant::PassesOver),
             env: clock.as_ref().map(Clock::env).unwrap_or_default(),
             linger,
             ..Shape::new(vec![locks.clone(); tasks].concat(), self.seed)
         };
         let crew = Crew::start(&self.program, &site, registers, folder, &shape).await?;
         write_setup(&crew, &site, &client, linger);
-        let begun = now();
-        let warm = |crew: &Crew| crew.got_since(&locks, begun);
-        crew.eventually("every lock goes round", Duration::from_secs(30), warm)
-            .await?;
-        let mut dice = fastrand::Rng::with_seed(self.seed);
-        for fault in &self.faults {
-            sleep(Duration::from_millis(dice.u64(100..600))).await;
-            crew.note(Op::Fault, fault.as_str());
-            let struck = fault
-                .strike(&site, &crew, &locks[0].0, clock.as_ref(), &mut dice)
-                .await;
-            crew.note(Op::Healed, fault.as_str());
-            struck?;
-            let healed = now();
-            let limit = self.store.lease() + self.store.bound();
-            let again = |crew: &Crew| crew.got_since(&locks, healed);
-            // Whether that was in time is the judge's business.
-            let waited = crew.eventually("every lock goes round again", limit, again);
-            match waited.await {
-                Ok(()) | Err(Error::TimedOut { .. }) => {}
-                Err(other) => return Err(other),
-            }
-            sleep(Duration::from_millis(300)).await;
-        }
-        let late = crew.stop().await;
+        let calm = AtomicBool::new(true);
+        let late = tokio::select! {
+            late = self.run_faults(&site, &crew, &locks, clock.as_ref(), &calm) => late?,
+            never = look(&client, &crew, &locks[0].0, &calm) => match never {},
+        };
         self.sum_up(&site, &crew, &client, &locks, &late).await?;
         let _ = client.close().await;
         let history = merge(folder)?;
@@ -205,13 +201,58 @@ impl Scenario {
             at: 0,
             detail,
         }));
+        let is_stuck = findings.iter().any(|one| one.kind == Kind::Stuck);
         Ok(RoundReport {
             findings,
+            ordered: dlock_judge::order::judged(&history),
+            seen_waiting: {
+                let lines = history.lines().iter();
+                lines.filter(|line| line.op == Op::Waits).count()
+            },
+            stands_still: is_stuck && site.commits_nothing().await,
             holds: dlock_judge::holds(&history).len(),
             history: path,
             version: site.version().to_owned(),
             took: start.elapsed(),
         })
+    }
+
+    /// All faults, one after the other, to the end of the workers. Returns what was wrong with that.
+    async fn run_faults(
+        &self,
+        site: &Site,
+        crew: &Crew,
+        locks: &[(String, dlock_judge::Mode)],
+        clock: Option<&Clock>,
+        calm: &AtomicBool,
+    ) -> Result<Vec<String>> {
+        let begun = now();
+        let warm = |crew: &Crew| crew.got_since(locks, begun);
+        crew.eventually("every lock goes round", Duration::from_secs(30), warm)
+            .await?;
+        let mut dice = fastrand::Rng::with_seed(self.seed);
+        for fault in &self.faults {
+            sleep(Duration::from_millis(dice.u64(100..600))).await;
+            crew.note(Op::Fault, fault.as_str());
+            calm.store(*fault == Fault::None, Ordering::SeqCst);
+            let struck = fault
+                .strike(site, crew, &locks[0].0, clock, &mut dice)
+                .await;
+            calm.store(true, Ordering::SeqCst);
+            crew.note(Op::Healed, fault.as_str());
+            struck?;
+            let healed = now();
+            let limit = self.store.lease() + self.store.bound();
+            let again = |crew: &Crew| crew.got_since(locks, healed);
+            // Whether that was in time is the judge's business.
+            let waited = crew.eventually("every lock goes round again", limit, again);
+            match waited.await {
+                Ok(()) | Err(Error::TimedOut { .. }) => {}
+                Err(other) => return Err(other),
+            }
+            sleep(Duration::from_millis(300)).await;
+        }
+        Ok(crew.stop().await)
     }
 
     /// Servers of its own. Groups of servers that start beside many others sometimes do not come together in time: they get a second
@@ -271,6 +312,35 @@ impl Scenario {
         Ok(())
     }
 }
+
+/// Asks the store again and again who waits, and writes that down: what the judge of the order goes by. Not while anything is wrong, when
+/// nobody's place is sure.
+async fn look(client: &Locks, crew: &Crew, lock: &str, calm: &AtomicBool) -> Infallible {
+    let has = |capability| client.capabilities().has(capability);
+    if !has(Capability::Fair) || !has(Capability::Inspect) {
+        return pending().await;
+    }
+    loop {
+        sleep(BETWEEN_LOOKS).await;
+        if !calm.load(Ordering::SeqCst) {
+            continue;
+        }
+        let asked = now();
+        let Ok(info) = client.inspect(lock).await else {
+            continue;
+        };
+        let waiters = info.waiters.iter();
+        for process in waiters.filter_map(|waiter| worker::of_label(&waiter.label)) {
+            let mut line = Line::new(now(), process, Op::Waits, Phase::Info);
+            (line.lock, line.value) = (lock.to_owned(), Some(asked));
+            crew.recorder.write(&line);
+        }
+        crew.recorder.was_late(asked, worker::STALL);
+    }
+}
+
+/// Short beside the time that the workers hold.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
 
 /// A client of the one who judges: the store is well when it is made.
 ///

@@ -69,6 +69,33 @@ struct Worker {
     gate: AtomicBool,
 }
 
+/// What a worker calls itself in the store.
+#[must_use]
+pub(super) fn label(process: u32) -> String {
+    format!("{LABEL}{process}")
+}
+
+/// Which worker calls itself so.
+#[must_use]
+pub(super) fn of_label(label: &str) -> Option<u32> {
+    label.strip_prefix(LABEL)?.parse().ok()
+}
+
+const LABEL: &str = "judge's worker ";
+
+/// Later than this by so much, somebody got no processor: far less than the leases of waiters, far more than a busy machine usually takes.
+pub(super) const STALL: Duration = Duration::from_millis(300);
+
+/// Writes down when the process stood still.
+async fn feel_pulse(worker: Arc<Worker>) {
+    const BEAT: Duration = Duration::from_millis(50);
+    loop {
+        let began = super::now();
+        sleep(BEAT).await;
+        worker.recorder.was_late(began, BEAT + STALL);
+    }
+}
+
 /// Runs a worker to its end: until it reads `stop`, or its input ends.
 ///
 /// # Errors
@@ -78,6 +105,7 @@ pub async fn work(job: Job) -> Result<(), Box<dyn std::error::Error>> {
     let recorder = Recorder::open(&job.history, job.process)?;
     let settings = Settings::new()
         .retry_unreachable_for(Duration::from_secs(120))
+        .label(label(job.process))
         .linger(Duration::from_millis(job.linger));
     let settings = match job.linger {
         0 => settings,
@@ -108,10 +136,12 @@ pub async fn work(job: Job) -> Result<(), Box<dyn std::error::Error>> {
         tasks.spawn(async move { worker.cycles(task).await });
     }
     let listener = tokio::spawn(listen(worker.clone()));
+    let pulse = tokio::spawn(feel_pulse(worker.clone()));
     while let Some(done) = tasks.join_next().await {
         done??;
     }
     listener.abort();
+    pulse.abort();
     // A store that is still in trouble is told in the history by what is left, not here.
     let _ = timeout(Duration::from_secs(10), worker.locks.close()).await;
     println!("done");

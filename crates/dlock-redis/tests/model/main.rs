@@ -508,9 +508,60 @@ fn the_hand_over_is_safe_with_one_fault() {
     walk(Rules::new(1, 0)).assert_properties();
 }
 
-/// Millions of states: `cargo test --release -p dlock-redis --test model -- --ignored`.
+/// Two faults of one kind, in the numbers that can be walked through to their end.
+fn two(fault: fn(&State, &Action) -> bool) -> Rules {
+    Rules {
+        fault,
+        ..Rules::new(2, 0)
+    }
+}
+
 #[test]
-#[ignore = "takes minutes"]
+fn the_hand_over_is_safe_when_two_waiters_go_away() {
+    walk(two(|_, fault| {
+        matches!(fault, Action::GiveUp(_) | Action::Die(..))
+    }))
+    .assert_properties();
+}
+
+#[test]
+fn the_hand_over_is_safe_when_two_messages_go_wrong() {
+    walk(two(|state, fault| match fault {
+        Action::Lose(index) | Action::Delay(index) => state.wire[*index].is_letter(),
+        Action::Deafen(_) | Action::HearTwice(_) => true,
+        _ => false,
+    }))
+    .assert_properties();
+}
+
+#[test]
+fn the_hand_over_is_safe_when_two_writes_are_refused() {
+    walk(two(|_, fault| matches!(fault, Action::Refuse(_)))).assert_properties();
+}
+
+#[test]
+fn the_hand_over_is_safe_when_two_requests_or_answers_are_lost() {
+    walk(two(|state, fault| match fault {
+        Action::Lose(index) => !state.wire[*index].is_letter(),
+        Action::LoseAnswer(_) => true,
+        _ => false,
+    }))
+    .assert_properties();
+}
+
+#[test]
+fn the_hand_over_is_safe_when_two_requests_or_answers_are_late() {
+    walk(two(|state, fault| match fault {
+        Action::Delay(index) => !state.wire[*index].is_letter(),
+        Action::DelayAnswer(_) => true,
+        _ => false,
+    }))
+    .assert_properties();
+}
+
+/// Any two faults, also requests that are sent again twice: `cargo test --release -p dlock-redis --test model -- --ignored`. Not seen to end yet.
+#[test]
+#[ignore = "takes more than an hour"]
 fn the_hand_over_is_safe_with_two_faults() {
     walk(Rules::new(2, 0)).assert_properties();
 }

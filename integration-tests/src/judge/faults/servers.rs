@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
 use super::{Fault, not_for};
@@ -207,6 +208,49 @@ impl Site {
         }
         Ok(())
     }
+}
+
+/// Whether it is the servers that stand still.
+impl Site {
+    /// Whether every server of an ensemble says that it leads or follows, and yet none of them makes a session for a client that asks
+    /// as the protocol has it, without the library.
+    pub async fn commits_nothing(&self) -> bool {
+        let Servers::ZkEnsemble(group) = &self.servers else {
+            return false;
+        };
+        for member in group.members() {
+            let said = timeout(ANSWERS, member.four_letter_word("srvr")).await;
+            let in_place = |said: &String| {
+                ["leader", "follower"]
+                    .iter()
+                    .any(|mode| said.contains(&format!("Mode: {mode}")))
+            };
+            if !said.is_ok_and(|said| said.is_ok_and(|said| in_place(&said))) {
+                return false;
+            }
+        }
+        let asked = group.addrs().into_iter().map(makes_a_session);
+        let made = futures::future::join_all(asked).await;
+        !made.contains(&true)
+    }
+}
+
+/// For how long servers are asked whether they work.
+const ANSWERS: Duration = Duration::from_secs(5);
+
+/// Asks for a session of four seconds: a length, the protocol's version 0, no zxid seen, the timeout, no session before, no password, not for reading alone.
+async fn makes_a_session(addr: std::net::SocketAddr) -> bool {
+    let asked = async {
+        let mut stream = tokio::net::TcpStream::connect(addr).await?;
+        let mut request = vec![0; 49];
+        request[3] = 45;
+        request[16..20].copy_from_slice(&4_000_i32.to_be_bytes());
+        request[31] = 16;
+        stream.write_all(&request).await?;
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).await
+    };
+    matches!(timeout(ANSWERS, asked).await, Ok(Ok(_)))
 }
 
 /// What opens a hole, for tests that force it.

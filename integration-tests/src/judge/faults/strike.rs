@@ -27,7 +27,8 @@ impl Fault {
         let lease = site.store.lease();
         let long = lease + lease / 2;
         match self {
-            Self::None => sleep(lease).await,
+            // The order of waiters is judged in quiet times alone.
+            Self::None => sleep(2 * lease).await,
             Self::HolderStoppedShort => stop(crew, crew.holder(lock).await?, lease / 3).await,
             Self::HolderStoppedLong => stop(crew, crew.holder(lock).await?, long).await,
             Self::WaiterStopped => stop(crew, crew.waiter(lock), long).await,
@@ -303,6 +304,42 @@ impl Fault {
                 let other = others.next().and_then(|line| line.split(',').next());
                 let other = other.ok_or_else(|| not_for(self, site.store))?;
                 leader.etcdctl(&["move-leader", other]).await?;
+                sleep(long).await;
+            }
+            (Self::Compacted, Servers::Etcd(server)) => {
+                for _ in 0..6 {
+                    // Nobody comes back before it is done.
+                    let proxies = || crew.workers.iter().flat_map(|worker| &worker.proxies);
+                    proxies().for_each(|proxy| proxy.black_hole(Direction::Both));
+                    for proxy in proxies() {
+                        proxy.reset_all().await;
+                    }
+                    for value in ["one", "another"] {
+                        server.etcdctl(&["put", "compacted", value]).await?;
+                    }
+                    let told = server.etcdctl(&["get", "compacted", "-w", "json"]).await?;
+                    let told: serde_json::Value = serde_json::from_str(&told)
+                        .map_err(|error| crate::Error::answer("etcdctl get", error.to_string()))?;
+                    let now = told["header"]["revision"].to_string();
+                    server.etcdctl(&["compact", &now]).await?;
+                    for worker in &crew.workers {
+                        heal(worker).await;
+                    }
+                    sleep(long / 6).await;
+                }
+            }
+            (Self::SwitchOver, Servers::Cluster(cluster)) => {
+                let key = format!("dlock:{{{lock}}}");
+                let master = cluster.master_of(&key).await?;
+                let own = master.port().to_string();
+                for node in cluster.nodes() {
+                    let is_its = node.info("replication", "role").await? == "slave"
+                        && node.info("replication", "master_port").await? == own;
+                    if is_its {
+                        node.command(&["CLUSTER", "FAILOVER"]).await?;
+                    }
+                }
+                cluster.master_after(&key, master).await?;
                 sleep(long).await;
             }
             (Self::Resharding, Servers::Cluster(cluster)) => {
