@@ -207,6 +207,9 @@ impl Bench {
             warm_up: Duration::ZERO,
             ..job.clone()
         };
+        if job.names > 1 {
+            use_each_once(&all, &job).await?;
+        }
         warm_up.run(&all).await?;
         let counted = Job {
             warm_up: Duration::ZERO,
@@ -353,6 +356,28 @@ impl Bench {
             _ => None,
         })
     }
+}
+
+/// The first use of a name makes what the store keeps of it for ever.
+async fn use_each_once(clients: &[Arc<dyn Client>], job: &Job) -> Result<()> {
+    let mut tasks = JoinSet::new();
+    for (task, client) in (0..job.tasks).zip(clients.iter().cycle()) {
+        let names: Vec<String> = (task..job.names)
+            .step_by(job.tasks)
+            .map(|number| job.name_of(number))
+            .collect();
+        let client = client.clone();
+        tasks.spawn(async move {
+            for name in names {
+                client.lock(&name).await?.release().await?;
+            }
+            Result::Ok(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    Ok(())
 }
 
 async fn close(clients: &[Arc<dyn Client>]) {

@@ -63,6 +63,11 @@ impl Job {
         })
     }
 
+    /// One of several names.
+    pub(crate) fn name_of(&self, number: usize) -> String {
+        format!("{}-{number}", self.name)
+    }
+
     /// Runs the tasks on these clients, by turns. The value is how often they had a lock in a second.
     pub(crate) async fn run(self, clients: &[Arc<dyn Client>]) -> Result<Sample> {
         let begin = Instant::now() + self.warm_up;
@@ -112,7 +117,7 @@ impl Task {
         loop {
             let name = match self.job.names {
                 1 => self.job.name.clone(),
-                names => format!("{}-{}", self.job.name, self.chance.usize(..names)),
+                names => self.job.name_of(self.chance.usize(..names)),
             };
             let start = Instant::now();
             if start >= self.end {

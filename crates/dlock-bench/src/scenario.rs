@@ -25,7 +25,7 @@ pub enum Scenario {
         /// How many processes.
         processes: usize,
     },
-    /// Tasks of one client take locks of many names, by chance. Measured: how often they had one.
+    /// Tasks of one client take locks of many names, by chance, each of which was used once before. Measured: how often they had one.
     Names {
         /// How many tasks.
         tasks: usize,

@@ -1,6 +1,6 @@
 //! What locks cost on every store, beside raw commands and other libraries in the same run; writes docs/benchmarks.md and its plots.
 //!
-//! `ci/bench` runs it: `bench [--store redis,memory,file] [--rounds N] [--time SECONDS] [--full] [--write]`
+//! `ci/bench` runs it: `bench [--store redis,mysql-session] [--only cycle,names] [--rounds N] [--time SECONDS] [--full] [--part NAME] [--write]`
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -12,8 +12,10 @@
 )]
 
 mod baselines;
+mod bell;
 mod page;
 mod plot;
+mod pool;
 mod raw_etcd;
 mod raw_mysql;
 mod raw_postgres;
@@ -23,16 +25,33 @@ mod raw_zk;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_bench::{Bench, Dlock, Figure, Meter, Result, Scenario, Subject};
+use async_trait::async_trait;
+use dlock_bench::{Bench, Counters, Dlock, Figure, Meter, Result, Scenario, Subject};
 use dlocks::{Order, Settings};
 use integration_tests::{
     EtcdServer, Flavor, Folder, Postgres, PostgresServer, RedisServer, ZooKeeperServer,
 };
 
-use crate::baselines::{WORKER, baselines};
+use crate::baselines::{WORKER, asked, baselines};
 
-/// All, in the order of the page.
-const STORES: [&str; 7] = ["memory", "file", "redis", "etcd", "zk", "mysql", "postgres"];
+/// All, in the order of the page. What stands behind a dash is a mode.
+const STORES: [&str; 12] = [
+    "memory",
+    "file",
+    "redis",
+    "redlock",
+    "etcd",
+    "zk",
+    "mysql",
+    "mysql-unique",
+    "mysql-session",
+    "mysql-advisory",
+    "postgres",
+    "postgres-session",
+];
+
+/// Masters of Redlock.
+const NODES: usize = 5;
 
 const PROCESSES: usize = 3;
 const TASKS: usize = 64;
@@ -50,8 +69,8 @@ async fn main() -> Result<()> {
     }
     let page = page::Page::new(&words, stores);
     match plan.write {
-        true => page.write()?,
-        false => println!("{}", page.text()),
+        true => page.write(plan.part.as_deref())?,
+        false => println!("{}", page.text(false)),
     }
     Ok(())
 }
@@ -59,31 +78,39 @@ async fn main() -> Result<()> {
 /// What was asked for.
 struct Plan {
     stores: Vec<String>,
+    /// Kinds of scenarios; all when it is empty.
+    only: Vec<String>,
     rounds: usize,
     time: Duration,
     /// Also the sizes that take minutes: 100,000 locks, 10,000 waiters.
     full: bool,
     write: bool,
+    /// The part of the page that is written; the first one if none is named.
+    part: Option<String>,
 }
 
 impl Plan {
     fn from_words(words: &[String]) -> Result<Self> {
         let mut plan = Self {
             stores: STORES.map(str::to_owned).to_vec(),
+            only: Vec::new(),
             rounds: 5,
             time: Duration::from_secs(1),
             full: false,
             write: false,
+            part: None,
         };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} without a value"));
             match word.as_str() {
                 "--store" => plan.stores = value()?.split(',').map(str::to_owned).collect(),
+                "--only" => plan.only = value()?.split(',').map(str::to_owned).collect(),
                 "--rounds" => plan.rounds = value()?.parse()?,
                 "--time" => plan.time = Duration::from_secs_f64(value()?.parse()?),
                 "--full" => plan.full = true,
                 "--write" => plan.write = true,
+                "--part" => plan.part = Some(value()?.clone()),
                 other => return Err(format!("unknown: {other}").into()),
             }
         }
@@ -110,6 +137,15 @@ struct Started {
 }
 
 async fn start(store: &str) -> Result<Started> {
+    let (store, mode) = store.split_once('-').unwrap_or((store, ""));
+    let mut started = start_store(store).await?;
+    if !mode.is_empty() {
+        started.url = format!("{}?mode={mode}", started.url);
+    }
+    Ok(started)
+}
+
+async fn start_store(store: &str) -> Result<Started> {
     let started = |url: String, meter: Arc<dyn Meter>| Started {
         url,
         meter: Some(meter),
@@ -133,6 +169,11 @@ async fn start(store: &str) -> Result<Started> {
             let server = RedisServer::start().await?;
             started(server.url(), Arc::new(server))
         }
+        "redlock" => {
+            let servers = (0..NODES).map(|_| RedisServer::start());
+            let nodes = Nodes(futures::future::try_join_all(servers).await?);
+            started(nodes.url(), Arc::new(nodes))
+        }
         "etcd" => {
             let server = EtcdServer::start().await?;
             started(server.url(), Arc::new(server))
@@ -154,10 +195,43 @@ async fn start(store: &str) -> Result<Started> {
     })
 }
 
+/// Independent servers, whose costs are added up.
+struct Nodes(Vec<RedisServer>);
+
+impl Nodes {
+    fn url(&self) -> String {
+        let hosts = self.0.iter().map(|node| node.addr().to_string());
+        // They keep nothing, so without this a new one would count as one that has forgotten.
+        format!(
+            "redlock://{}?persistent=true",
+            hosts.collect::<Vec<_>>().join(",")
+        )
+    }
+}
+
+#[async_trait]
+impl Meter for Nodes {
+    async fn read(&self) -> Result<Counters> {
+        let mut all = Counters::default();
+        let sum = |one: Option<f64>, other: Option<f64>| Some(one.unwrap_or_default() + other?);
+        for node in &self.0 {
+            let one = node.read().await?;
+            all = Counters {
+                commands: sum(all.commands, one.commands),
+                bytes: sum(all.bytes, one.bytes),
+                cpu: one.cpu.map(|cpu| all.cpu.unwrap_or_default() + cpu),
+            };
+        }
+        Ok(all)
+    }
+}
+
 async fn measure(plan: &Plan, store: &str) -> Result<Measured> {
     let started = start(store).await?;
     let program = std::env::current_exe()?;
     let dlock = Dlock::new(&started.url).started_by(program, &[WORKER, "dlock"]);
+    let program = std::env::current_exe()?;
+    let asked = asked(Dlock::new(&started.url).started_by(program, &[WORKER, "asked"]));
     let strict = Dlock::new(&started.url)
         .named("dlock, a place in the store's queue each")
         .settings(Settings::new().order(Order::Strict));
@@ -174,6 +248,9 @@ async fn measure(plan: &Plan, store: &str) -> Result<Measured> {
         if matches!(scenario, Scenario::Waiters { .. }) {
             subjects.push(&strict);
         }
+        if is_shared(scenario) {
+            subjects.push(&asked);
+        }
         let fit = others.iter().filter(|other| other.fits(scenario));
         subjects.extend(fit.map(|other| other as &dyn Subject));
         figures.extend(bench.run(scenario, &subjects).await?);
@@ -184,7 +261,27 @@ async fn measure(plan: &Plan, store: &str) -> Result<Measured> {
     })
 }
 
+/// Whether tasks of one client want the same lock, so that it makes a difference that they pass it on.
+fn is_shared(scenario: Scenario) -> bool {
+    match scenario {
+        Scenario::Sale { contenders } => contenders > 1,
+        Scenario::Processes {
+            contenders,
+            processes,
+        } => contenders > processes,
+        _ => false,
+    }
+}
+
 fn scenarios(plan: &Plan, store: &str) -> Vec<Scenario> {
+    let mut all = all_scenarios(plan, store);
+    if !plan.only.is_empty() {
+        all.retain(|scenario| plan.only.iter().any(|only| only == scenario.kind()));
+    }
+    all
+}
+
+fn all_scenarios(plan: &Plan, store: &str) -> Vec<Scenario> {
     let sizes = [1, 2, 8, 50, 200];
     let mut all = vec![Scenario::Cycle];
     all.extend(sizes.map(|contenders| Scenario::Sale { contenders }));

@@ -9,9 +9,6 @@ use dlock_bench::{Figure, Result, Scenario, Spread};
 use crate::Measured;
 use crate::plot::{Line, draw, number};
 
-const BEGIN: &str = "<!-- written by ci/bench: begin -->";
-const END: &str = "<!-- written by ci/bench: end -->";
-
 pub(crate) struct Page {
     command: String,
     stores: Vec<Measured>,
@@ -27,22 +24,29 @@ impl Page {
         }
     }
 
-    pub(crate) fn write(&self) -> Result<()> {
+    /// Writes what stands between the marks of a part of the page, and leaves the others as they are.
+    pub(crate) fn write(&self, part: Option<&str>) -> Result<()> {
+        let (begin, end) = marks(part);
         let docs = docs();
         let page = docs.join("benchmarks.md");
         let text = std::fs::read_to_string(&page)?;
-        let (before, rest) = text.split_once(BEGIN).ok_or("no place for the figures")?;
-        let (_, after) = rest.split_once(END).ok_or("no end of that place")?;
-        let folder = docs.join("benchmarks");
-        std::fs::create_dir_all(&folder)?;
-        for (name, _, svg) in self.plots() {
-            std::fs::write(folder.join(format!("{name}.svg")), svg)?;
+        let (before, rest) = text.split_once(&begin).ok_or("no place for the figures")?;
+        let (_, after) = rest.split_once(&end).ok_or("no end of that place")?;
+        if part.is_none() {
+            let folder = docs.join("benchmarks");
+            std::fs::create_dir_all(&folder)?;
+            for (name, _, svg) in self.plots() {
+                std::fs::write(folder.join(format!("{name}.svg")), svg)?;
+            }
         }
-        let new = format!("{before}{BEGIN}\n\n{}\n{END}{after}", self.text());
-        Ok(std::fs::write(page, new)?)
+        let figures = self.text(part.is_none());
+        Ok(std::fs::write(
+            page,
+            format!("{before}{begin}\n\n{figures}\n{end}{after}"),
+        )?)
     }
 
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn text(&self, with_plots: bool) -> String {
         let mut text = String::new();
         let _ = writeln!(
             text,
@@ -53,7 +57,7 @@ impl Page {
             load(),
             build()
         );
-        for (name, title, _) in self.plots() {
+        for (name, title, _) in self.plots().into_iter().filter(|_| with_plots) {
             let _ = writeln!(text, "![{title}](benchmarks/{name}.svg)\n");
         }
         for measured in &self.stores {
@@ -102,9 +106,12 @@ impl Page {
 
     fn lines(&self, kind: &str) -> Vec<Line> {
         let mut lines: Vec<Line> = Vec::new();
-        for measured in &self.stores {
-            let of_kind = measured.figures.iter();
-            for figure in of_kind.filter(|figure| figure.scenario.kind() == kind) {
+        // One line for each store, and for what it is compared to: its modes, and our own other ways, stand in the tables.
+        for measured in self.stores.iter().filter(|of| !of.store.contains('-')) {
+            let of_kind = measured.figures.iter().filter(|figure| {
+                figure.scenario.kind() == kind && !figure.subject.starts_with("dlock,")
+            });
+            for figure in of_kind {
                 let is_ours = figure.subject == "dlock";
                 let name = match is_ours {
                     true => measured.store.clone(),
@@ -123,6 +130,13 @@ impl Page {
         }
         lines
     }
+}
+
+/// Between these stands a part of the page.
+fn marks(part: Option<&str>) -> (String, String) {
+    let part = part.map_or_else(String::new, |part| format!(" {part}"));
+    let mark = |word: &str| format!("<!-- written by ci/bench{part}: {word} -->");
+    (mark("begin"), mark("end"))
 }
 
 /// Where docs/ is.

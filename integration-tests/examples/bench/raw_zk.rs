@@ -2,7 +2,10 @@
 
 use async_trait::async_trait;
 use dlock_bench::{Client, Hold, Result};
-use zookeeper_client::{Acls, CreateMode, LockOptions, LockPrefix};
+use tokio::sync::mpsc;
+use zookeeper_client::{Acls, AddWatchMode, CreateMode, EventType, LockOptions, LockPrefix};
+
+use crate::bell::Bell;
 
 async fn connect(url: &str) -> Result<zookeeper_client::Client> {
     let servers = url.trim_start_matches("zk://");
@@ -11,6 +14,17 @@ async fn connect(url: &str) -> Result<zookeeper_client::Client> {
     // Somebody else may have made it.
     let _ = client.create("/raw", b"", &persistent).await;
     Ok(client)
+}
+
+/// Whether it was done, or this came in between.
+fn unless<T>(
+    expected: zookeeper_client::Error,
+    done: std::result::Result<T, zookeeper_client::Error>,
+) -> Result<()> {
+    match done {
+        Err(error) if error != expected => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// The least that a lock can be: a node that goes with its session.
@@ -27,7 +41,9 @@ impl Client for Pair {
     async fn lock(&self, name: &str) -> Result<Box<dyn Hold>> {
         let path = format!("/raw/{name}");
         let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
-        self.0.create(&path, b"bench", &options).await?;
+        // Of many names, one that another task has just now costs the same.
+        let made = self.0.create(&path, b"bench", &options).await;
+        unless(zookeeper_client::Error::NodeExists, made)?;
         let client = self.0.clone();
         Ok(Box::new(Node { client, path }))
     }
@@ -41,7 +57,8 @@ struct Node {
 #[async_trait]
 impl Hold for Node {
     async fn release(self: Box<Self>) -> Result<()> {
-        Ok(self.client.delete(&self.path, None).await?)
+        let deleted = self.client.delete(&self.path, None).await;
+        unless(zookeeper_client::Error::NoNode, deleted)
     }
 }
 
@@ -67,5 +84,66 @@ impl Client for Recipe {
         std::mem::forget(held);
         let client = self.0.clone();
         Ok(Box::new(Node { client, path }))
+    }
+}
+
+/// A node that is deleted, and the event of that.
+pub(crate) struct DeleteAndEvent {
+    client: zookeeper_client::Client,
+    own: String,
+}
+
+impl DeleteAndEvent {
+    pub(crate) async fn connect(url: &str) -> Result<Self> {
+        let client = connect(url).await?;
+        let own = uuid::Uuid::new_v4().simple().to_string();
+        Ok(Self { client, own })
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("/raw/{name}/{}", self.own)
+    }
+
+    async fn put(&self, path: &str) -> Result<()> {
+        let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+        self.client.create(path, b"", &options).await?;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Bell for DeleteAndEvent {
+    async fn listen(&self, name: &str) -> Result<mpsc::UnboundedReceiver<()>> {
+        let folder = format!("/raw/{name}");
+        let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        // The other process may have made it.
+        let _ = self.client.create(&folder, b"", &persistent).await;
+        let own = self.path(name);
+        self.put(&own).await?;
+        let (tell, heard) = mpsc::unbounded_channel();
+        let watched = self
+            .client
+            .watch(&folder, AddWatchMode::PersistentRecursive);
+        let mut events = watched.await?;
+        tokio::spawn(async move {
+            loop {
+                let event = events.changed().await;
+                if event.event_type == EventType::Session {
+                    return;
+                }
+                let rings = event.event_type == EventType::NodeDeleted && event.path != own;
+                if rings && tell.send(()).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(heard)
+    }
+
+    async fn ring(&self, name: &str) -> Result<()> {
+        let path = self.path(name);
+        self.client.delete(&path, None).await?;
+        // To be deleted the next time, while the other one has its turn.
+        self.put(&path).await
     }
 }
