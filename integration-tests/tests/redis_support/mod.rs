@@ -70,6 +70,9 @@ pub(crate) async fn waiting(locks: &Locks, name: &str, count: usize) {
     .expect("the waiters come");
 }
 
+/// What a server says of the time to live of a key that is not there.
+const GONE: i64 = -2;
+
 /// Every key at the server, with those of fence counters, of the memory of abandoned attempts and of marks that end in a moment left
 /// out.
 pub(crate) async fn residue(server: &RedisServer) -> Vec<String> {
@@ -95,13 +98,14 @@ pub(crate) async fn residue(server: &RedisServer) -> Vec<String> {
                     .text()
                     .unwrap_or_default();
                 let ttl = number(&server.command(&["PTTL", &key]).await.expect("PTTL"));
-                value.trim_end_matches('+').len() == 16 && ttl > 0
+                // What has ended since it was listed is not left.
+                ttl == GONE || value.trim_end_matches('+').len() == 16 && ttl > 0
             }
             Some("none") => true,
             // The mark of somebody who waited a moment ago ends by itself within two seconds.
             _ if key.ends_with(":m") => {
                 let ttl = number(&server.command(&["PTTL", &key]).await.expect("PTTL"));
-                ttl != -1 && ttl <= 2000
+                ttl == GONE || (0..=2000).contains(&ttl)
             }
             _ => key.ends_with(":t"),
         };
