@@ -34,8 +34,8 @@ pub(crate) enum AttemptOutcome {
 
 /// What became of the first step of an attempt.
 #[derive(Debug)]
-pub(crate) enum FirstStep {
-    Held(Lease),
+pub(crate) enum FirstStep<T> {
+    Held(T),
     /// It has to ask by itself.
     Ask {
         /// To be kept until the answer is there.
@@ -45,7 +45,7 @@ pub(crate) enum FirstStep {
     },
 }
 
-impl FirstStep {
+impl<T> FirstStep<T> {
     const ASK: Self = Self::Ask {
         alone: None,
         stray: false,
@@ -63,21 +63,35 @@ pub(crate) enum ReleaseHint {
 
 impl Store {
     /// How an attempt begins: when many of this client ask at once they go together, and those whose lock is simply free have it.
-    pub(crate) async fn begin(&self, request: &Request) -> Result<FirstStep, Trouble> {
-        let batcher = self.batcher.as_ref();
-        let Some(batcher) = batcher.filter(|_| request.mode() == Mode::Exclusive) else {
-            return Ok(FirstStep::ASK);
-        };
+    pub(crate) async fn begin(&self, request: &Request) -> Result<FirstStep<Lease>, Trouble> {
         // Read before the first byte is sent (C7).
         let sent = request.now();
-        let dispatch = batcher.try_acquire(|| {
+        let wish = || {
             (
                 self.keys.lock(request.name()),
                 self.script_args.holder(request.attempt(), request.label()),
                 self.script_args.lasts(request.lease()),
             )
-        });
-        let place = match dispatch {
+        };
+        let step = self.take_together(request.mode(), self.limit(request), wish);
+        Ok(match step.await? {
+            FirstStep::Held(token) => FirstStep::Held(fence::lease(request, sent, token)),
+            FirstStep::Ask { alone, stray } => FirstStep::Ask { alone, stray },
+        })
+    }
+
+    /// Takes a lock together with others, if it is simply free: with its token. `wish` is the key, the end of its value and its time to live.
+    pub(crate) async fn take_together(
+        &self,
+        mode: Mode,
+        limit: Duration,
+        wish: impl FnOnce() -> (String, Vec<u8>, u64),
+    ) -> Result<FirstStep<u64>, Trouble> {
+        let batcher = self.batcher.as_ref();
+        let Some(batcher) = batcher.filter(|_| mode == Mode::Exclusive) else {
+            return Ok(FirstStep::ASK);
+        };
+        let place = match batcher.try_acquire(wish) {
             Dispatch::Alone(alone) => {
                 return Ok(FirstStep::Ask {
                     alone: Some(alone),
@@ -86,10 +100,8 @@ impl Store {
             }
             Dispatch::Together(place) => place,
         };
-        match place.answer(self.limit(request)).await {
-            Ok(BatchOutcome::Taken(token)) => {
-                Ok(FirstStep::Held(fence::lease(request, sent, token)))
-            }
+        match place.answer(limit).await {
+            Ok(BatchOutcome::Taken(token)) => Ok(FirstStep::Held(token)),
             Ok(_) => Ok(FirstStep::ASK),
             Err(trouble) if trouble.may_go_again() => Ok(FirstStep::Ask {
                 alone: None,

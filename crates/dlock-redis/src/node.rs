@@ -17,10 +17,11 @@ use dlock_core::{Error, ErrorKind, LockInfo, Mode, Name, Operation, Result};
 
 pub use self::life::Life;
 pub use self::place::NodePlace;
-use crate::acquire::{TOMBSTONE_TTL, unexpected_reply};
+use crate::acquire::{FirstStep, TOMBSTONE_TTL, unexpected_reply};
 use crate::config::{Config, Style, Topology, address};
 use crate::connect::{RedisReply, ScriptCall, millis};
 use crate::error::Trouble;
+use crate::release::FreeStep;
 use crate::script::Script;
 use crate::script_args::Attempt32;
 use crate::store::Store;
@@ -150,10 +151,8 @@ impl Node {
             ));
         }
         config.check()?;
-        let mut store = Store::new(config.style(Style::Fair));
-        store.batcher = None;
         Ok(Self {
-            store,
+            store: Store::new(config.style(Style::Fair)),
             place,
             raise: Script::raise(),
             give_way: Script::give_way(),
@@ -194,9 +193,40 @@ impl Node {
     ///
     /// If the future is dropped, the attempt may hold the lock there: [`free`](Node::free) it, as a stray.
     pub async fn take(&self, wish: Wish<'_>, proposed: u64) -> Result<(Taken, bool)> {
+        let (_until_answered, stray) = match self.begin(wish, proposed).await? {
+            FirstStep::Held(counter) => return Ok((Taken::Held { counter }, false)),
+            FirstStep::Ask { alone, stray } => (alone, stray),
+        };
         let call = self.acquire(&self.store.scripts.acquire, wish, proposed, "");
-        let (answer, twice) = self.trip(&call).await?;
-        Ok((read_taken(answer)?, twice))
+        self.ask(&call, stray).await
+    }
+
+    /// How a question begins: with others that are asked at the same time, as at a single server.
+    async fn begin(&self, wish: Wish<'_>, proposed: u64) -> Result<FirstStep<u64>, Trouble> {
+        let store = &self.store;
+        let item = || {
+            let holder = store.script_args.holder(wish.attempt, wish.label);
+            let proposed = digits(proposed.min(HIGHEST_PROPOSAL));
+            (
+                store.keys.lock(wish.name),
+                [b"=", proposed.as_bytes(), &holder].concat(),
+                store.script_args.lasts(wish.lease),
+            )
+        };
+        store
+            .take_together(wish.mode, store.config.answer_timeout, item)
+            .await
+    }
+
+    /// A question that goes by itself. `stray`: it went with others before, and may still be under way there.
+    async fn ask(&self, call: &ScriptCall<'_>, stray: bool) -> Result<(Taken, bool)> {
+        let answer = self.trip(call).await;
+        let taken = answer.and_then(|(answer, twice)| Ok((read_taken(answer)?, twice)));
+        match taken {
+            Ok((taken, twice)) => Ok((taken, twice || stray)),
+            Err(trouble) if stray => Err(trouble.in_doubt().into()),
+            Err(trouble) => Err(trouble.into()),
+        }
     }
 
     fn acquire<'a>(
@@ -264,6 +294,18 @@ impl Node {
         proposed: u64,
     ) -> Result<(bool, bool)> {
         let store = &self.store;
+        let (mut until_answered, mut sent_before) = (None, false);
+        if left == Leftover::Hold {
+            match store.free_together(name, attempt).await? {
+                FreeStep::Freed => return Ok((true, false)),
+                FreeStep::Ask {
+                    alone,
+                    sent_before: before,
+                } => {
+                    (until_answered, sent_before) = (alone, before);
+                }
+            }
+        }
         let key = store.keys.lock(name);
         let (script, memory) = match left {
             Leftover::Hold => (&store.scripts.release, 0),
@@ -274,7 +316,9 @@ impl Node {
             .call(script, &key, Attempt32::new(attempt))
             .arg(memory.to_string())
             .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
-        match self.trip(&call).await? {
+        let (answer, twice) = self.trip(&call).await?;
+        drop(until_answered);
+        match (answer, twice || sent_before) {
             (RedisReply::Number(1), twice) => Ok((true, twice)),
             (_, false) => Ok((false, false)),
             // The first request may have freed it, and its answer was lost: nobody knows (C15).

@@ -1,34 +1,62 @@
 //! Free if still the owner; downgrade; break.
 
-use dlock_core::backend::Lease;
+use dlock_core::backend::{AttemptId, Lease};
 use dlock_core::{Error, ErrorKind, Mode, Name, Released, Result};
 
 use crate::acquire::{ReleaseHint, TOMBSTONE_TTL};
-use crate::batcher::{BatchOutcome, Dispatch};
+use crate::batcher::{BatchOutcome, Dispatch, LoneRequest};
 use crate::config::Style;
 use crate::connect::{RedisReply, ScriptCall, millis};
 use crate::error::Trouble;
 use crate::script_args::Attempt32;
 use crate::store::Store;
 
+/// What became of the first step of a release.
+#[derive(Debug)]
+pub(crate) enum FreeStep {
+    Freed,
+    /// It has to ask by itself.
+    Ask {
+        /// To be kept until the answer is there.
+        alone: Option<LoneRequest>,
+        /// A release of it was sent before, and may have freed it.
+        sent_before: bool,
+    },
+}
+
 impl Store {
-    pub(crate) async fn release(&self, lease: &Lease) -> Result<Released> {
-        let hint = lease.native::<ReleaseHint>().copied();
-        let batcher = self.batcher.as_ref();
-        let batcher = batcher.filter(|_| hint.is_none() && lease.mode() == Mode::Exclusive);
-        let mut sent_before = false;
-        let mut until_answered = None;
-        if let Some(batcher) = batcher {
-            match batcher.release(|| (self.keys.lock(lease.name()), lease.attempt())) {
-                Dispatch::Alone(alone) => until_answered = Some(alone),
+    /// Frees an exclusive hold together with others, if nobody waits for it.
+    pub(crate) async fn free_together(
+        &self,
+        name: &Name,
+        attempt: AttemptId,
+    ) -> Result<FreeStep, Trouble> {
+        let (mut alone, mut sent_before) = (None, false);
+        if let Some(batcher) = &self.batcher {
+            match batcher.release(|| (self.keys.lock(name), attempt)) {
+                Dispatch::Alone(request) => alone = Some(request),
                 Dispatch::Together(place) => match place.answer(self.config.answer_timeout).await {
-                    Ok(BatchOutcome::Freed) => return Ok(Released::Freed),
+                    Ok(BatchOutcome::Freed) => return Ok(FreeStep::Freed),
                     Ok(_) => {}
                     Err(trouble) if trouble.may_go_again() => sent_before = trouble.is_sent(),
-                    Err(trouble) => return Err(trouble.into()),
+                    Err(trouble) => return Err(trouble),
                 },
             }
         }
+        Ok(FreeStep::Ask { alone, sent_before })
+    }
+
+    pub(crate) async fn release(&self, lease: &Lease) -> Result<Released> {
+        let hint = lease.native::<ReleaseHint>().copied();
+        let together = hint.is_none() && lease.mode() == Mode::Exclusive;
+        let (until_answered, sent_before) = if together {
+            match self.free_together(lease.name(), lease.attempt()).await? {
+                FreeStep::Freed => return Ok(Released::Freed),
+                FreeStep::Ask { alone, sent_before } => (alone, sent_before),
+            }
+        } else {
+            (None, false)
+        };
         // In a box, so that the future of a release that goes with others stays small.
         let stray = hint == Some(ReleaseHint::Stray);
         let freed = Box::pin(self.release_alone(lease, stray, sent_before)).await;

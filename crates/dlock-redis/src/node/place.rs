@@ -5,7 +5,8 @@ use std::time::Duration;
 use dlock_core::backend::{AttemptId, Lease};
 use dlock_core::{Name, Result};
 
-use super::{Node, Taken, Wish, digits, read_taken};
+use super::{Node, Taken, Wish, digits};
+use crate::acquire::FirstStep;
 use crate::connect::ScriptCall;
 use crate::wait::{InboxEntry, next_look};
 
@@ -45,9 +46,13 @@ impl Node {
     ///
     /// If the future is dropped, the attempt may hold the lock or stand in the queue: [`free`](Node::free) it, as a stray.
     pub async fn stand(&self, wish: Wish<'_>, proposed: u64, ticket: u64) -> Result<(Taken, bool)> {
+        let (_until_answered, stray) = match self.begin(wish, proposed).await? {
+            FirstStep::Held(counter) => return Ok((Taken::Held { counter }, false)),
+            FirstStep::Ask { alone, stray } => (alone, stray),
+        };
         let script = &self.store.scripts.acquire;
         let call = self.standing(script, wish, proposed, ticket);
-        self.stand_by(wish.attempt, call).await
+        self.stand_by(wish.attempt, call, stray).await
     }
 
     /// Gives the lock to whoever stands before the attempt in the queue, and stands there instead. Where nobody does, the attempt has the
@@ -68,7 +73,8 @@ impl Node {
         number: u64,
     ) -> Result<(Taken, bool)> {
         let call = self.standing(&self.give_way, wish, proposed, ticket);
-        self.stand_by(wish.attempt, call.arg(digits(number))).await
+        let call = call.arg(digits(number));
+        self.stand_by(wish.attempt, call, false).await
     }
 
     fn standing<'a>(
@@ -82,10 +88,14 @@ impl Node {
             .arg(ticket.to_string())
     }
 
-    async fn stand_by(&self, attempt: AttemptId, call: ScriptCall<'_>) -> Result<(Taken, bool)> {
+    async fn stand_by(
+        &self,
+        attempt: AttemptId,
+        call: ScriptCall<'_>,
+        stray: bool,
+    ) -> Result<(Taken, bool)> {
         self.store.inbox.asks(attempt);
-        let (answer, twice) = self.trip(&call).await?;
-        Ok((read_taken(answer)?, twice))
+        self.ask(&call, stray).await
     }
 
     /// When a waiter is to ask again: before its place is forgotten, and when a lease ends that it waits for.

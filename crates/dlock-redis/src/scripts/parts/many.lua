@@ -4,8 +4,8 @@
 -- KEYS  the locks, none of them twice; then for each lock to take that the client does not know its keys 2, 4 and 6 of lock.lua. A lock that
 --       was used a moment ago has a key, and whoever finds it there needs no other
 -- ARGV  1 lease + time to live of a fence counter of those to take, ms
---       then for each lock, to take it the end of its value as in acquire.lua, with a plus before it if its other keys are there; to free
---       it a minus and the attempt
+--       then for each lock, to take it the end of its value as in acquire.lua, before it (a node of a quorum) = and the token to give out unless it is too
+--       low, 16 digits, and before that a plus if its other keys are there; to free it a minus and the attempt
 -- Returns  for each lock its fencing token (text), the last of its TURNS, when taken, 1 when freed, 0 when the short cut does not lead there
 local keys, args, pcall, byte, type = KEYS, ARGV, redis.pcall, string.byte, type
 local answers, stamp, clock = {}, nil, nil
@@ -31,15 +31,22 @@ for i = 1, locks do
       side = side + 3
     end
     if free then
-      if not stamp then
-        local t = redis.call('TIME')
-        stamp = t[1] .. sub('00000' .. t[2], -6)
-        clock = tonumber(stamp)
+      local token, number, last
+      if byte(wish) == 61 then
+        token, wish = sub(wish, 2, 17), sub(wish, 18)
+        number = tonumber(token)
+      else
+        if not stamp then
+          local t = redis.call('TIME')
+          stamp = t[1] .. sub('00000' .. t[2], -6)
+          clock = tonumber(stamp)
+        end
+        token, number = stamp, clock
       end
-      local token, last = stamp, v and tonumber(v)
+      last = v and tonumber(v)
       if v and not last then
         token = nil
-      elseif last and clock - last < TURNS then
+      elseif last and number - last < TURNS then
         token = string.format('%016.0f', last + TURNS)
       end
       if token and pcall('SET', key, token .. '-' .. wish, 'PX', lasts).ok then answer = token end
