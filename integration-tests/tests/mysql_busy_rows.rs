@@ -17,7 +17,10 @@ use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 use mysql_support::*;
 
-on_both!(waiter_that_meets_a_busy_row_keeps_the_lock_that_it_was_granted);
+on_both!(
+    waiter_that_meets_a_busy_row_keeps_the_lock_that_it_was_granted,
+    busy_row_of_a_free_lock_keeps_nobody_for_longer_than_they_wait,
+);
 
 /// What the server calls the lock of the last cycle.
 async fn name_at_the_server(watcher: &mut Conn) -> String {
@@ -96,4 +99,27 @@ async fn waiter_that_meets_a_busy_row_keeps_the_lock_that_it_was_granted(flavor:
         }
     }
     panic!("the machine was never quick enough to see it");
+}
+
+/// Nobody holds the lock, and its mark cannot be written: to a try, and to whoever has waited as long as they will, that is a lock that is busy.
+async fn busy_row_of_a_free_lock_keeps_nobody_for_longer_than_they_wait(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
+    let url = url(&server, "advisory");
+    let locks = client(&url).await;
+    free(lock(&locks, "busy").await).await;
+    let mut other = connection(&url).await;
+    other.query_drop("START TRANSACTION").await.expect("begun");
+    other
+        .query_drop("SELECT 1 FROM dlock_advisory_marks WHERE name = 'busy' FOR UPDATE")
+        .await
+        .expect("locked");
+    let mutex = locks.mutex("busy").expect("a name");
+    let tried = soon("a try", mutex.try_lock()).await;
+    assert!(tried.expect("no trouble is told").is_none());
+    // As long as three statements wait for a row.
+    let waited = mutex.lock_within(Duration::from_millis(3_500));
+    let waited = soon("a wait with an end", waited).await;
+    assert!(waited.expect("no trouble is told").is_none());
+    other.query_drop("ROLLBACK").await.expect("let go");
+    free(lock(&locks, "busy").await).await;
 }

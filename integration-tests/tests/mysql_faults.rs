@@ -25,6 +25,7 @@ on_both!(
     idle_time_out_of_the_server_ends_no_hold_and_fails_no_call,
     silent_network_does_not_keep_a_waiter_of_a_connected_mode,
     stalled_server_gets_no_more_connections_than_were_promised,
+    rows_whose_leases_end_before_the_answers_come_are_not_made_again_and_again,
 );
 
 async fn killed_and_restarted_server_is_an_outage_and_not_the_end(flavor: Flavor) {
@@ -280,6 +281,29 @@ async fn stalled_server_gets_no_more_connections_than_were_promised(flavor: Flav
         proxy.heal().await;
         free(lock(&locks, "warm").await).await;
     }
+}
+
+/// Each of them would keep the lock from others for a lease, and nobody would hold it.
+async fn rows_whose_leases_end_before_the_answers_come_are_not_made_again_and_again(
+    flavor: Flavor,
+) {
+    const LEASE: Duration = Duration::from_millis(600);
+    let server = flavor.start().await.expect("a server");
+    let url = url(&server, "unique");
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let through = url.replace(&server.addr().to_string(), &proxy.addr().to_string());
+    // Long enough for every step of an attempt, and its undo, again and again.
+    let settings = Settings::new().lease(LEASE).trip_timeout(4 * SOON);
+    let slow = Locks::builder(backend(&through).await)
+        .settings(settings)
+        .build()
+        .expect("settings");
+    proxy.delay(Direction::ToClient, LEASE * 3 / 2);
+    let slow = slow.mutex("late").expect("a name");
+    let error = slow.try_lock().await.expect_err("it came too late");
+    assert_eq!(error.kind(), ErrorKind::TooLate, "{error}");
+    proxy.heal().await;
+    free(lock(&client(&url).await, "late").await).await;
 }
 
 /// The connections that this process has, or is making, to a port of this machine, by their own port.

@@ -303,7 +303,9 @@ fn a_caller_that_blocks_the_signal_of_children_is_served_and_its_command_inherit
 #[test]
 fn a_process_that_has_ended_and_is_never_collected_does_not_keep_the_lock() {
     let world = World::new();
-    let parent = "sleep 0 & echo $$; exec setsid sleep 1000";
+    // The child ends when its parent is no shell any more, which might collect it.
+    let child = "until grep -q sleep /proc/$$/comm; do sleep 0.01; done";
+    let parent = format!("({child}) & echo $$; exec setsid sleep 1000");
     let script = format!("sh -c '{parent}' & read line; exit 5");
     let mut args = world.dlock(&["run", "a", "--", "sh", "-c", &script]);
     args.stdin(std::process::Stdio::piped());

@@ -157,7 +157,8 @@ impl Nodes {
 
     /// Frees a hold at a node that has perhaps not answered yet whether it gave it.
     ///
-    /// The release mostly follows the request on the same connection, and finds the hold. If that was the only request, as its
+    /// The release mostly follows the request on the same connection, and finds the hold (one that goes alone can overtake a question that goes with
+    /// others). If that was the only request, as its
     /// answer will tell, then nothing of it can come later, and the node need not remember to refuse it: that would cost it, and
     /// everybody who takes the lock in the next minute, time.
     pub(crate) async fn free_behind(&self, node: usize, stake: &Stake) -> Result<bool> {

@@ -18,6 +18,8 @@ pub(crate) enum Progress {
     Moved,
     /// Not at all.
     Silent,
+    /// Not at all, and from then on to no question on that stream: 3.4.25 to 3.4.30, and 3.5.8 to 3.5.12.
+    Deaf,
     /// Never, not even of a watch that is in time, as a proxy that does not pass the question on.
     Never,
     /// As the server itself: no watch is late.
@@ -52,6 +54,13 @@ impl LateWatches {
     ) -> Self {
         assert_eq!(version.0.len(), version.1.len());
         Self::start_with(server, progress, false, Some(version)).await
+    }
+
+    /// As [`start_as`](Self::start_as), to a server that is never late; nothing more goes to it once the first watch is there, until
+    /// [`let_go`](Self::let_go).
+    pub(crate) async fn start_holding_as(server: SocketAddr, version: (String, String)) -> Self {
+        assert_eq!(version.0.len(), version.1.len());
+        Self::start_with(server, Progress::Prompt, true, Some(version)).await
     }
 
     /// The first watch that goes by is late; with `hold`, nothing more goes to the server once it is there, until [`let_go`](Self::let_go).
@@ -228,11 +237,15 @@ impl Filter {
                 passed.watches += 1;
                 watches = passed.watches;
             });
-            if watches == 1 && matches!(self.progress, Progress::Moved | Progress::Silent) {
+            let is_late = matches!(
+                self.progress,
+                Progress::Moved | Progress::Silent | Progress::Deaf
+            );
+            if let Some(hold) = self.hold.as_ref().filter(|_| watches == 1) {
+                hold.send_replace(true);
+            }
+            if watches == 1 && is_late {
                 self.late = Some((stream, told.watcher));
-                if let Some(hold) = &self.hold {
-                    hold.send_replace(true);
-                }
             } else {
                 self.replaced |= self.late.is_some_and(|(late, _)| late == stream);
             }
@@ -248,7 +261,10 @@ impl Filter {
         if self.progress == Progress::Never {
             return !told.is_progress;
         }
-        if self.replaced || self.late.is_none_or(|(late, _)| late != stream) {
+        if self.late.is_none_or(|(late, _)| late != stream) {
+            return true;
+        }
+        if self.replaced && self.progress != Progress::Deaf {
             return true;
         }
         if self.progress == Progress::Moved {

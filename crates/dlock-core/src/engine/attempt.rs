@@ -10,7 +10,7 @@ use super::queue::Turn;
 use super::spec::{LockSpec, Patience};
 use super::walk::Acquire;
 use crate::backend::{Backoff, Lease, Outcome, Request};
-use crate::kit::polling;
+use crate::kit::{self, polling};
 use crate::lock::guard::Guard;
 use crate::{Error, ErrorKind, HeldNow, Mode, Moment, Owner, Result};
 
@@ -249,13 +249,7 @@ impl Acquire<'_> {
         if now < lease.counted_from() + validity {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::TooLate,
-            format!(
-                "the store took longer to answer than the lease of {:?} lasts: use a longer lease, or look why it is slow",
-                self.spec.settings.lease
-            ),
-        ))
+        Err(kit::too_late(self.spec.settings.lease))
     }
 }
 

@@ -69,6 +69,8 @@ pub use admits::{admits, check_limit, other_limit};
 pub use connected::Connected;
 pub use login::{Login, Password};
 pub use polling::poll;
-pub use texts::{NOBODY_LISTENS, abandoned, closed, no_answer, no_connection, with_advice};
+pub use texts::{
+    NOBODY_LISTENS, abandoned, closed, no_answer, no_connection, too_late, with_advice,
+};
 pub use tls::{Pem, Tls, TlsOffer, Trust};
 pub use url_form::{TIMEOUTS, UrlForm, UrlKey, UrlScheme, within};

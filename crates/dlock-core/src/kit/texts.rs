@@ -48,6 +48,16 @@ pub fn closed() -> Error {
     )
 }
 
+/// The store gave the lock, and said so when the lease was over already: what it gave must be undone (C7).
+pub fn too_late(lease: Duration) -> Error {
+    Error::new(
+        ErrorKind::TooLate,
+        format!(
+            "the store took longer to answer than the lease of {lease:?} lasts: use a longer lease, or look why it is slow"
+        ),
+    )
+}
+
 /// A request of an attempt that was abandoned before: it must not take effect any more (C13).
 pub fn abandoned() -> Error {
     Error::new(

@@ -20,8 +20,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    fn new(client: Client) -> Arc<Self> {
-        let asking = Arc::default();
+    fn new(client: Client, asking: Asking) -> Arc<Self> {
+        let asking = Arc::new(asking);
         Arc::new(Self { client, asking })
     }
 
@@ -87,12 +87,12 @@ impl Member {
     ) -> Result<(C, u64), Trouble> {
         let make = async {
             if let Some(given) = &self.given {
-                return Ok(Link::new(given.clone()));
+                return Ok(Link::new(given.clone(), Asking::of_several()));
             }
             // With the password as it is now.
             let options = options(config).await?;
             let client = Client::connect([&self.address], Some(options)).await?;
-            Ok(Link::new(client))
+            Ok(Link::new(client, Asking::default()))
         };
         // Each caller has a limit of its own, and drops this then.
         let made = self.client.get_or_make(*TIMEOUTS.end(), make).await;

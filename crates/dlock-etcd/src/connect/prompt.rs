@@ -19,9 +19,14 @@ use tokio::time::Instant;
 /// How often a watch is put in the place of one that may be late. One that is late for good is so for 100 ms.
 const TRIES: u8 = 3;
 
-/// How much later than the watch's own answer the progress may come, beside the time of two trips. Twice as much with each further try, so that a server
+/// How much later than the watch's own answer another may come, beside the time of two trips. For the progress twice as much with each further try, so that a server
 /// that stalls is asked by its waiters ever more rarely.
 const SILENCE: Duration = Duration::from_millis(10);
+
+/// How much later than another answer one may come that was asked for in the same breath.
+pub(super) fn time_to_answer(trip: Duration) -> Duration {
+    trip.saturating_mul(2).saturating_add(SILENCE)
+}
 
 /// What is known about the newest watcher of a stream.
 #[derive(Debug)]
@@ -95,8 +100,7 @@ impl Promptness {
     }
 
     fn time_to_answer(&self) -> Duration {
-        let first = self.trip.saturating_mul(2).saturating_add(SILENCE);
-        first.saturating_mul(1 << self.tries)
+        time_to_answer(self.trip).saturating_mul(1 << self.tries)
     }
 
     #[cfg(test)]

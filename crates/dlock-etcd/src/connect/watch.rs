@@ -1,19 +1,21 @@
 //! Watches.
 
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
     Error as EtcdError, ResponseHeader, WatchClient, WatchFilterType, WatchOptions, WatchStream,
 };
-use futures::future::join;
-use tokio::time::{Instant, sleep_until};
+use futures::future::{Either, select};
+use tokio::task::unconstrained;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Cluster;
-use super::asking::Asking;
+use super::asking::{Asking, Entering};
 use super::member::Link;
 use super::news::{News, Seen};
-use super::prompt::Promptness;
+use super::prompt::{Promptness, time_to_answer};
 use crate::error::Trouble;
 use crate::txn::Range;
 
@@ -67,18 +69,22 @@ impl Cluster {
         }
         // Two watches are two trips, one after the other.
         let limit = what.own.map(|_| self.answer_timeout * 2);
-        // The watch does without the server's version, and must not fail for it.
-        let patience = self.answer_timeout / 2;
+        let patience = self.answer_timeout;
         let told = self
             .call(limit, Link::watches, |(watches, server, asking)| {
                 let (key, options) = (what.range.start.clone(), options.clone());
                 let own = what.own.map(<[u8]>::to_vec);
                 async move {
-                    let is_due =
-                        async { what.waits.is_some() && asking.is_due(server, patience).await };
+                    let known = asking.clone();
+                    let entering = pin!(async move {
+                        match what.waits {
+                            Some(_) => known.entering(server, patience).await,
+                            None => Entering::NotKnown,
+                        }
+                    });
                     let opened = match own {
-                        None => open(watches, key, options, what.waits, is_due).await,
-                        Some(own) => open_both(watches, key, options, own, is_due).await,
+                        None => open(watches, key, options, what.waits, entering).await,
+                        Some(own) => open_both(watches, key, options, own, entering).await,
                     };
                     opened.map(|opened| (opened, asking))
                 }
@@ -101,18 +107,19 @@ impl Cluster {
     }
 }
 
-/// Opens a watch of one range. `is_due` tells whether to ask for its progress.
+/// Opens a watch of one range. `entering` tells how the server enters it.
 async fn open(
     watches: WatchClient,
     key: Vec<u8>,
     options: WatchOptions,
     waits: Option<i64>,
-    is_due: impl Future<Output = bool>,
+    entering: Pin<&mut impl Future<Output = Entering>>,
 ) -> Result<Opened, EtcdError> {
-    let (opened, is_due) = join(first(watches, key, options), is_due).await;
-    let (mut stream, first, trip) = opened?;
+    let (first, entering) = first_beside(first(watches, key, options), entering).await?;
+    let (mut stream, first, trip) = first;
     // The client sends nothing more before the first answer is there, so a question in the same breath takes another watch. On a store that nobody
     // writes to there is time to ask.
+    let is_due = entering == Entering::LateNowAndThen;
     let prompt = match waits.filter(|_| is_due) {
         None => Promptness::not_asked(),
         Some(seen) if first.revision > seen => {
@@ -137,10 +144,11 @@ async fn open_both(
     key: Vec<u8>,
     options: WatchOptions,
     own: Vec<u8>,
-    is_due: impl Future<Output = bool>,
+    entering: Pin<&mut impl Future<Output = Entering>>,
 ) -> Result<Opened, EtcdError> {
-    let (opened, is_due) = join(first(watches, own, self::options(false)), is_due).await;
-    let (mut stream, first, trip) = opened?;
+    let first = first(watches, own, self::options(false));
+    let ((mut stream, first, trip), entering) = first_beside(first, entering).await?;
+    let is_due = entering == Entering::LateNowAndThen;
     stream.watch(key, Some(options)).await?;
     if is_due {
         stream.request_progress().await?;
@@ -158,17 +166,35 @@ async fn open_both(
         stream,
         prompt,
         since: second.since.max(first.since),
-        // Nothing was written between the two, so the watch of our own key is not late.
-        in_order: first.revision == second.revision,
+        // The watch of our own key is not late: such a server never is, and on another nothing was written between the two.
+        in_order: entering == Entering::AtOnce || first.revision == second.revision,
     })
 }
 
-/// Opens a stream with its first watch, and tells how long that took.
+/// A stream, its first watch, and how long that took.
+type First = (WatchStream, InPlace, Duration);
+
+/// What is asked at the same time. A server that has entered the watch is not waited for much longer: the watch does without its version.
+async fn first_beside(
+    first: impl Future<Output = Result<First, EtcdError>>,
+    entering: Pin<&mut impl Future<Output = Entering>>,
+) -> Result<(First, Entering), EtcdError> {
+    match select(pin!(first), entering).await {
+        Either::Left((first, entering)) => {
+            let first = first?;
+            let told = timeout(time_to_answer(first.2), entering).await;
+            Ok((first, told.unwrap_or(Entering::NotKnown)))
+        }
+        Either::Right((entering, first)) => Ok((first.await?, entering)),
+    }
+}
+
+/// Opens a stream with its first watch.
 async fn first(
     mut watches: WatchClient,
     key: Vec<u8>,
     options: WatchOptions,
-) -> Result<(WatchStream, InPlace, Duration), EtcdError> {
+) -> Result<First, EtcdError> {
     let start = Instant::now();
     let mut stream = watches.watch(key, Some(options)).await?;
     let first = in_place(&mut stream).await?;
@@ -279,13 +305,15 @@ impl KeyWatch {
         let Some(late) = self.prompt.take_late() else {
             return Ok(());
         };
-        // None of these waits: the queue to the server has room for many more.
-        self.stream
-            .watch(self.key.clone(), Some(self.options.clone()))
-            .await?;
-        self.stream.cancel(late).await?;
-        self.stream.request_progress().await?;
-        Ok(())
+        // None of these waits: the queue to the server has room for many more. Without a pause for other tasks either, at which this could be dropped
+        // with the late watch counted as replaced and no other sent.
+        let key = self.key.clone();
+        let sends = async {
+            self.stream.watch(key, Some(self.options.clone())).await?;
+            self.stream.cancel(late).await?;
+            self.stream.request_progress().await
+        };
+        Ok(unconstrained(sends).await?)
     }
 
     /// From now on only what happened after this revision is news.

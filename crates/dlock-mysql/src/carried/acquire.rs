@@ -262,7 +262,11 @@ impl ConnectionLocks {
                         }
                         // A late word of somebody who has lost the lock, or our own that was sent twice: look again.
                         Some(_) => {}
-                        None => looks -= 1,
+                        None if wait => {
+                            granted.request.mark_contended();
+                            looks -= 1;
+                        }
+                        None => return self.give_back(granted, limit, Busy::default()).await,
                     }
                 }
                 Next::LookAgain => {}
@@ -271,23 +275,14 @@ impl ConnectionLocks {
                     granted.request.mark_contended();
                     looks -= 1;
                 }
-                Next::RowIsBusy => {
-                    let name = granted.request.name();
-                    within(limit, self.kind.give_up(&mut granted.connection, name)).await?;
-                    self.keep(granted.connection);
-                    return Ok(Outcome::Busy(Busy::default()));
-                }
+                Next::RowIsBusy => return self.give_back(granted, limit, Busy::default()).await,
                 Next::Wait(seen) => {
                     granted.request.mark_contended();
                     // No longer than that, also when the server's clock was set back.
                     let left = seen.left.map_or(seen.valid, |left| left.min(seen.valid));
                     if !wait {
-                        let name = granted.request.name();
-                        within(limit, self.kind.give_up(&mut granted.connection, name)).await?;
-                        self.keep(granted.connection);
-                        return Ok(Outcome::Busy(Busy {
-                            retry_after: Some(left),
-                        }));
+                        let retry_after = Some(left);
+                        return self.give_back(granted, limit, Busy { retry_after }).await;
                     }
                     self.sit_out(&mut granted.connection, left, limit).await?;
                     waited_for = Some(seen);
@@ -297,6 +292,19 @@ impl ConnectionLocks {
         Err(Trouble::unexpected_reply(
             "that the lock's mark changed again and again",
         ))
+    }
+
+    /// Lets go of a lock that the server has granted to a try, which may not wait for what is in the way of the mark.
+    async fn give_back(
+        &self,
+        mut granted: Granted<'_>,
+        limit: Duration,
+        busy: Busy,
+    ) -> Result<Outcome, Trouble> {
+        let name = granted.request.name();
+        within(limit, self.kind.give_up(&mut granted.connection, name)).await?;
+        self.keep(granted.connection);
+        Ok(Outcome::Busy(busy))
     }
 
     /// Reads the mark, and begins to count the time of an owner that has lost the lock.

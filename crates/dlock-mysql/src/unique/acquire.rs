@@ -9,7 +9,7 @@
 //!            row made                      token drawn
 //!   claim ──────────────────────────▶ draw ───────────▶ held
 //!     │                                ▲ │
-//!     │ a row is there                 │ │ somebody took it meanwhile (its lease has ended)
+//!     │ a row is there                 │ │ somebody took it meanwhile (its lease has ended; if that is by our clock too: an error, too late)
 //!     ▼                     taken over │ ▼
 //!   clear the way ─────────────────────┘ claim, from the beginning
 //!     ├── another's, live ──▶ busy
@@ -20,7 +20,7 @@
 use std::time::Duration;
 
 use dlock_core::backend::{Lease, Request};
-use dlock_core::{Moment, kit};
+use dlock_core::{HeldNow, Moment, kit};
 
 use super::UniqueLocks;
 use crate::connect::{AnswerRow, Arg};
@@ -103,6 +103,13 @@ impl UniqueLocks {
             };
             if let Some(token) = self.draw(&wish).await? {
                 return Ok(Tried::Held(Lease::new(request, from).with_token(token)));
+            }
+            if request.now() >= from + request.lease() {
+                // Our row's lease ended before its token was drawn. Answers that take so long will do so again, and each new row keeps the lock
+                // from others for a lease.
+                return Err(kit::too_late(request.lease())
+                    .with_held(HeldNow::Unknown)
+                    .into());
             }
         }
         // Others come and go, or ours has its token already: undo what there may be, so that busy is proof.
