@@ -85,7 +85,7 @@ async fn taken_by_one_of_before(conn: &mut Conn, mode: &str, name: &str) -> u64 
             let args = (owner, 1_000_000, 5, "", id, stamp);
             conn.exec_drop(before(take, mode), args).await.unwrap();
             assert_eq!(conn.affected_rows(), 1, "{mode}");
-            let free = include_str!("../../crates/dlock-mysql/src/sql/mark_undo.sql");
+            let free = include_str!("../../crates/dlock-mysql/src/sql/mark_abandon.sql");
             let args = (name, owner);
             conn.exec_drop(before(free, mode), args).await.unwrap();
             assert_eq!(conn.affected_rows(), 1, "{mode}");

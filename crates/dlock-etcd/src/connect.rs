@@ -19,7 +19,7 @@ use std::time::Duration;
 use dlock_core::ErrorKind;
 use etcd_client::{Client, Error as EtcdError, GetOptions, ResponseHeader};
 
-use self::member::{Link, Member};
+use self::member::{Member, MemberChannel};
 use self::words::{answer, to_client};
 use crate::config::Config;
 use crate::error::{Cause, Trouble};
@@ -93,7 +93,7 @@ impl Cluster {
     async fn call<T, C, F>(
         &self,
         limit: Option<Duration>,
-        pick: fn(&Link) -> C,
+        pick: fn(&MemberChannel) -> C,
         work: impl Fn(C) -> F,
     ) -> Result<Answered<T>, Trouble>
     where
@@ -158,7 +158,7 @@ impl Cluster {
         &self,
         index: usize,
         limit: Duration,
-        pick: fn(&Link) -> C,
+        pick: fn(&MemberChannel) -> C,
         work: &impl Fn(C) -> F,
     ) -> Result<T, Trouble>
     where
@@ -228,7 +228,7 @@ impl Cluster {
         let known = self.newest_revision();
         let limit = limit.min(self.answer_timeout);
         let told = self
-            .call(Some(limit), Link::kv_client, |mut keys| {
+            .call(Some(limit), MemberChannel::kv_client, |mut keys| {
                 let words = to_client(txn);
                 async move { keys.txn(words).await }
             })
@@ -270,7 +270,7 @@ impl Cluster {
 
     /// Removes a key; `false` when it was not there.
     pub(crate) async fn delete(&self, key: &[u8]) -> Result<Answered<bool>, Trouble> {
-        self.call(None, Link::kv_client, |mut keys| {
+        self.call(None, MemberChannel::kv_client, |mut keys| {
             let key = key.to_vec();
             async move { keys.delete(key, None).await.map(|gone| gone.deleted() > 0) }
         })
@@ -283,10 +283,15 @@ impl Cluster {
         member: usize,
         txn: &Txn,
     ) -> Result<OneMembersAnswer, Trouble> {
-        self.ask(member, self.answer_timeout, Link::kv_client, &|mut keys| {
-            let words = to_client(txn);
-            async move { keys.txn(words).await }
-        })
+        self.ask(
+            member,
+            self.answer_timeout,
+            MemberChannel::kv_client,
+            &|mut keys| {
+                let words = to_client(txn);
+                async move { keys.txn(words).await }
+            },
+        )
         .await
         .map(|response| answer(txn, response).into())
     }
@@ -310,7 +315,7 @@ impl Cluster {
         let mut rows: Vec<Row> = Vec::new();
         let (mut start, mut revision) = (range.start.clone(), 0);
         loop {
-            let told = self.call(None, Link::kv_client, |mut keys| {
+            let told = self.call(None, MemberChannel::kv_client, |mut keys| {
                 let options = options
                     .clone()
                     .with_range(range.end.clone())

@@ -8,21 +8,21 @@ use crate::fence::now_micros;
 use crate::key::Key;
 use crate::life::ClientId;
 use crate::origin::Origin;
-use crate::state::{Holder, State, WAITER_LEASE, Waiter};
+use crate::record::{Holder, LockRecord, WAITER_LEASE, Waiter};
 
 /// A waiter says that it is alive this often at least.
 const SAY_HELLO: u64 = WAITER_LEASE.as_micros() as u64 / 4;
 
 /// What a request asks for, as a thread can own it.
 #[derive(Debug, Clone)]
-pub(crate) struct Ask {
+pub(crate) struct LockSpec {
     pub(crate) name: Name,
     pub(crate) mode: Mode,
     pub(crate) attempt: AttemptId,
     pub(crate) label: String,
 }
 
-impl Ask {
+impl LockSpec {
     pub(crate) fn of(request: &Request) -> Self {
         Self {
             name: request.name().clone(),
@@ -41,14 +41,14 @@ pub(crate) enum Taken {
 
 impl Store {
     /// Takes the lock if it is this attempt's turn. With a bell it also stands in the line, and keeps its place.
-    pub(crate) fn attempt(&self, ask: &Ask, bell: Option<&str>) -> Result<Taken> {
+    pub(crate) fn try_acquire(&self, spec: &LockSpec, bell: Option<&str>) -> Result<Taken> {
         let me = self.me()?;
-        let key = Key::of(&ask.name);
+        let key = Key::of(&spec.name);
         let gate = self.gate(&key)?;
-        kit::refuse_abandoned(ask.attempt)?;
-        let mut page = self.page(&key, &ask.name)?;
-        let state = &mut page.state;
-        if let Some(holder) = state.holders.iter().find(|h| h.attempt == ask.attempt) {
+        kit::refuse_abandoned(spec.attempt)?;
+        let mut page = self.page(&key, &spec.name)?;
+        let record = &mut page.record;
+        if let Some(holder) = record.holders.iter().find(|h| h.attempt == spec.attempt) {
             // The same attempt twice is one hold (C15).
             return Ok(Taken::Held {
                 token: holder.token,
@@ -56,81 +56,96 @@ impl Store {
         }
         let now = monotonic_micros();
         let mut changed = false;
-        if !state.lets_in(ask.attempt, ask.mode) || many(state) {
-            changed = state.sweep(now, me, |id, origin| self.is_alive(id, origin))?;
+        if !record.lets_in(spec.attempt, spec.mode) || many(record) {
+            changed = record.sweep(now, me, |id, origin| self.is_alive(id, origin))?;
         }
-        state.check_limit(ask.mode)?;
-        if state.lets_in(ask.attempt, ask.mode) {
-            self.note_line(me, ask.attempt)?;
-            let token = gate.next_token(ask.mode)?;
-            state.waiters.retain(|waiter| waiter.attempt != ask.attempt);
-            state.holders.push(Holder {
-                attempt: ask.attempt,
+        record.check_limit(spec.mode)?;
+        if record.lets_in(spec.attempt, spec.mode) {
+            self.note_line(me, spec.attempt)?;
+            let token = gate.next_token(spec.mode)?;
+            record
+                .waiters
+                .retain(|waiter| waiter.attempt != spec.attempt);
+            record.holders.push(Holder {
+                attempt: spec.attempt,
                 client: me,
-                mode: ask.mode,
+                mode: spec.mode,
                 token,
                 origin: Origin::ours(),
                 since: now_micros(),
-                label: ask.label.clone(),
+                label: spec.label.clone(),
             });
             page.write()?;
             // Readers and permits go in one after the other.
-            self.wake_next(&page.state);
+            self.wake_next(&page.record);
             return Ok(Taken::Held { token });
         }
         if let Some(bell) = bell {
-            self.note_line(me, ask.attempt)?;
-            changed |= stand_in_line(state, ask, me, bell, now);
+            self.note_line(me, spec.attempt)?;
+            changed |= stand_in_line(record, spec, me, bell, now);
         }
         if changed {
             page.write()?;
-            self.wake_next(&page.state);
+            self.wake_next(&page.record);
         }
-        let first = page.state.waiters.first();
+        let first = page.record.waiters.first();
         Ok(Taken::Busy {
-            first: first.is_some_and(|waiter| waiter.attempt == ask.attempt),
+            first: first.is_some_and(|waiter| waiter.attempt == spec.attempt),
         })
     }
 
     /// Removes whatever the attempt left, and makes sure that nothing of it comes later (C13).
-    pub(crate) fn abandon(&self, ask: &Ask) -> Result<()> {
-        self.leave(ask, true)
+    pub(crate) fn abandon(&self, spec: &LockSpec) -> Result<()> {
+        self.leave(spec, true)
     }
 
     /// Leaves the line; the attempt may come again.
-    pub(crate) fn leave_line(&self, ask: &Ask) -> Result<()> {
-        self.leave(ask, false)
+    pub(crate) fn leave_line(&self, spec: &LockSpec) -> Result<()> {
+        self.leave(spec, false)
     }
 
-    fn leave(&self, ask: &Ask, for_good: bool) -> Result<()> {
-        let key = Key::of(&ask.name);
+    fn leave(&self, spec: &LockSpec, for_good: bool) -> Result<()> {
+        let key = Key::of(&spec.name);
         let _gate = self.gate(&key)?;
         if for_good {
             // Behind the gate: a late thread of it comes before this, and is seen below, or after, and is refused (C13).
-            kit::remember_abandoned(ask.attempt);
+            kit::remember_abandoned(spec.attempt);
         }
-        let mut page = self.page(&key, &ask.name)?;
-        let state = &mut page.state;
-        let before = (state.holders.len(), state.waiters.len());
-        state.holders.retain(|holder| holder.attempt != ask.attempt);
-        state.waiters.retain(|waiter| waiter.attempt != ask.attempt);
-        if before != (state.holders.len(), state.waiters.len()) {
+        let mut page = self.page(&key, &spec.name)?;
+        let record = &mut page.record;
+        let before = (record.holders.len(), record.waiters.len());
+        record
+            .holders
+            .retain(|holder| holder.attempt != spec.attempt);
+        record
+            .waiters
+            .retain(|waiter| waiter.attempt != spec.attempt);
+        if before != (record.holders.len(), record.waiters.len()) {
             page.write()?;
-            self.wake_next(&page.state);
+            self.wake_next(&page.record);
         }
-        self.strike_line(ask.attempt);
+        self.strike_line(spec.attempt);
         Ok(())
     }
 }
 
 /// Readers that overlap for ever would never be swept: look at them when there are 8, 16, 32 …
-fn many(state: &State) -> bool {
-    state.holders.len() >= 8 && state.holders.len().is_power_of_two()
+fn many(record: &LockRecord) -> bool {
+    record.holders.len() >= 8 && record.holders.len().is_power_of_two()
 }
 
 /// `true` when something has to be written.
-fn stand_in_line(state: &mut State, ask: &Ask, me: ClientId, bell: &str, now: u64) -> bool {
-    let place = state.waiters.iter_mut().find(|w| w.attempt == ask.attempt);
+fn stand_in_line(
+    record: &mut LockRecord,
+    spec: &LockSpec,
+    me: ClientId,
+    bell: &str,
+    now: u64,
+) -> bool {
+    let place = record
+        .waiters
+        .iter_mut()
+        .find(|w| w.attempt == spec.attempt);
     match place {
         Some(waiter) if now.saturating_sub(waiter.seen) < SAY_HELLO => false,
         Some(waiter) => {
@@ -138,13 +153,13 @@ fn stand_in_line(state: &mut State, ask: &Ask, me: ClientId, bell: &str, now: u6
             true
         }
         None => {
-            state.waiters.push(Waiter {
-                attempt: ask.attempt,
+            record.waiters.push(Waiter {
+                attempt: spec.attempt,
                 client: me,
-                mode: ask.mode,
+                mode: spec.mode,
                 seen: now,
                 bell: bell.to_owned(),
-                label: ask.label.clone(),
+                label: spec.label.clone(),
             });
             true
         }
@@ -167,10 +182,10 @@ mod tests {
 
     use super::*;
 
-    fn ask() -> Ask {
+    fn spec() -> LockSpec {
         let name = Name::new("a").expect("good");
         let clock = std::sync::Arc::new(SystemClock);
-        Ask::of(&Request::new(name, Mode::Shared, clock))
+        LockSpec::of(&Request::new(name, Mode::Shared, clock))
     }
 
     fn client() -> ClientId {
@@ -179,20 +194,20 @@ mod tests {
 
     #[test]
     fn readers_are_looked_at_when_they_have_doubled() {
-        let ask = ask();
-        let mut state = State::new(ask.name.clone());
+        let spec = spec();
+        let mut record = LockRecord::new(spec.name.clone());
         let mut looked_at = Vec::new();
         for n in 1..=33 {
-            state.holders.push(Holder {
+            record.holders.push(Holder {
                 attempt: AttemptId::new(),
                 client: client(),
-                mode: ask.mode,
+                mode: spec.mode,
                 token: n,
                 origin: Origin::ours(),
                 since: 0,
                 label: String::new(),
             });
-            if many(&state) {
+            if many(&record) {
                 looked_at.push(n);
             }
         }
@@ -201,12 +216,12 @@ mod tests {
 
     #[test]
     fn a_waiter_says_that_it_is_alive_now_and_then() {
-        let ask = ask();
-        let mut state = State::new(ask.name.clone());
+        let spec = spec();
+        let mut record = LockRecord::new(spec.name.clone());
         let mut stands = |now| {
-            let changed = stand_in_line(&mut state, &ask, client(), "-", now);
-            let [waiter] = state.waiters.as_slice() else {
-                panic!("one place: {:?}", state.waiters);
+            let changed = stand_in_line(&mut record, &spec, client(), "-", now);
+            let [waiter] = record.waiters.as_slice() else {
+                panic!("one place: {:?}", record.waiters);
             };
             (changed, waiter.seen)
         };

@@ -8,10 +8,10 @@ use dlock_core::{
 };
 
 use crate::access::Access;
-use crate::acquire::{Ask, Taken};
+use crate::acquire::{LockSpec, Taken};
 use crate::connect::{Store, blocking, locked};
 use crate::fence::TURNS;
-use crate::wait;
+use crate::{renew, wait};
 
 /// One client of a folder of locks.
 ///
@@ -65,8 +65,8 @@ impl Backend for FileBackend {
 
     async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         let from = request.now();
-        let ask = Ask::of(request);
-        let outcome = blocking(&self.store, move |store| store.attempt(&ask, None)).await?;
+        let spec = LockSpec::of(request);
+        let outcome = blocking(&self.store, move |store| store.try_acquire(&spec, None)).await?;
         Ok(match outcome {
             Taken::Held { token } => Outcome::Held(Lease::new(request, from).with_token(token)),
             Taken::Busy { .. } => Outcome::Busy(Busy::default()),
@@ -77,21 +77,8 @@ impl Backend for FileBackend {
         wait::acquire(&self.store, request).await
     }
 
-    /// Core never asks: holds last as long as their process. They are looked up all the same.
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        let mut answers = Vec::with_capacity(leases.len());
-        for lease in leases {
-            let (name, owner) = (lease.name().clone(), lease.attempt().to_string());
-            let found = blocking(&self.store, move |store| store.inspect(&name)).await;
-            answers.push(match found {
-                Ok(info) if info.holders.iter().any(|holder| holder.owner == owner) => {
-                    Renewal::Extended
-                }
-                Ok(_) => Renewal::Lost(dlock_core::LossReason::Gone),
-                Err(error) => Renewal::Failed(error),
-            });
-        }
-        answers
+        renew::renew(&self.store, leases).await
     }
 
     async fn release(&self, lease: &Lease) -> Result<Released> {
@@ -100,8 +87,8 @@ impl Backend for FileBackend {
     }
 
     async fn abandon(&self, request: &Request) -> Result<()> {
-        let ask = Ask::of(request);
-        blocking(&self.store, move |store| store.abandon(&ask)).await
+        let spec = LockSpec::of(request);
+        blocking(&self.store, move |store| store.abandon(&spec)).await
     }
 
     async fn downgrade(&self, lease: &Lease) -> Result<()> {

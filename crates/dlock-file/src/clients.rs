@@ -148,18 +148,18 @@ impl Store {
             return Ok(());
         };
         let _gate = self.gate(&key)?;
-        let Some(state) = self.glance(file)? else {
+        let Some(record) = self.glance(file)? else {
             // Its writer was killed before the first word.
             let _ = fs::remove_file(self.path("locks", file));
             return Ok(());
         };
-        let mut page = self.page(&key, &state.name)?;
+        let mut page = self.page(&key, &record.name)?;
         if page
-            .state
+            .record
             .sweep_all(|id, origin| self.is_alive(id, origin))?
         {
             page.write()?;
-            self.wake_next(&page.state);
+            self.wake_next(&page.record);
         }
         Ok(())
     }

@@ -12,8 +12,8 @@ use crate::access::Access;
 use crate::error::failed;
 use crate::key::Key;
 use crate::life::Life;
+use crate::record::LockRecord;
 use crate::slots;
-use crate::state::State;
 use crate::wake_socket::WakeSocket;
 
 /// Written into the folder, so that a later format is not misread by an earlier version.
@@ -64,23 +64,23 @@ impl Store {
             path,
             access: self.access,
             number: 0,
-            state: State::new(name.clone()),
+            record: LockRecord::new(name.clone()),
         };
         if let Some(file) = &page.file {
             let (number, text) = slots::read(file).map_err(|e| failed("read", &page.path, e))?;
             page.number = number;
             // A file without a whole text is that of a writer killed right at the start, or of a machine that lost its
             // power; in both cases nobody holds.
-            if let Some(state) = State::parse(&text) {
-                check_name(&state, name, &page.path)?;
-                page.state = state;
+            if let Some(record) = LockRecord::parse(&text) {
+                check_name(&record, name, &page.path)?;
+                page.record = record;
             }
         }
         Ok(page)
     }
 
     /// What one file of `locks/` says now; `None` when it went away. Needs no gate: a writer leaves the newest text alone.
-    pub(crate) fn glance(&self, file: &str) -> Result<Option<State>> {
+    pub(crate) fn glance(&self, file: &str) -> Result<Option<LockRecord>> {
         let path = self.path("locks", file);
         let Some(file) = open_if_there(&path)? else {
             return Ok(None);
@@ -88,8 +88,8 @@ impl Store {
         // Two writes within one read spoil both slots: look again.
         for _ in 0..10 {
             let (_, text) = slots::read(&file).map_err(|e| failed("read", &path, e))?;
-            if let Some(state) = State::parse(&text) {
-                return Ok(Some(state));
+            if let Some(record) = LockRecord::parse(&text) {
+                return Ok(Some(record));
             }
         }
         Ok(None)
@@ -99,7 +99,7 @@ impl Store {
 /// A lock's file, behind its gate.
 #[derive(Debug)]
 pub(crate) struct Page {
-    pub(crate) state: State,
+    pub(crate) record: LockRecord,
     path: PathBuf,
     access: Access,
     file: Option<File>,
@@ -107,10 +107,10 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Writes the state in one step; a lock that nobody uses has no file (C16).
+    /// Writes the record in one step; a lock that nobody uses has no file (C16).
     pub(crate) fn write(&mut self) -> Result<()> {
         let path = &self.path;
-        if self.state.is_empty() {
+        if self.record.is_empty() {
             return match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     Err(failed("remove", path, error))
@@ -125,7 +125,7 @@ impl Page {
                 .open_or_make(path)
                 .map_err(|error| failed("make", path, error))?,
         };
-        slots::write(&file, self.number, &self.state.to_string())
+        slots::write(&file, self.number, &self.record.to_string())
             .map_err(|error| failed("write", path, error))?;
         self.number += 1;
         self.file = Some(file);
@@ -133,8 +133,8 @@ impl Page {
     }
 }
 
-fn check_name(state: &State, name: &Name, path: &Path) -> Result<()> {
-    if state.name == *name {
+fn check_name(record: &LockRecord, name: &Name, path: &Path) -> Result<()> {
+    if record.name == *name {
         return Ok(());
     }
     Err(Error::new(
@@ -142,7 +142,7 @@ fn check_name(state: &State, name: &Name, path: &Path) -> Result<()> {
         format!(
             "{} belongs to the lock {:?}: remove it if nobody uses it",
             path.display(),
-            state.name
+            record.name
         ),
     )
     .with_backend("file"))

@@ -22,9 +22,10 @@ mod inspect;
 mod key;
 mod life;
 mod origin;
+mod record;
 mod release;
+mod renew;
 mod slots;
-mod state;
 mod wait;
 mod wake_socket;
 

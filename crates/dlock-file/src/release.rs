@@ -19,16 +19,21 @@ impl Store {
             Err(error) => return Err(error),
         };
         let mut page = self.page(&key, name)?;
-        let Some(place) = page.state.holders.iter().position(|h| h.attempt == attempt) else {
+        let Some(place) = page
+            .record
+            .holders
+            .iter()
+            .position(|h| h.attempt == attempt)
+        else {
             self.strike_line(attempt);
             return Ok(Released::AlreadyLost);
         };
-        page.state.holders.remove(place);
+        page.record.holders.remove(place);
         page.write()?;
         self.strike_line(attempt);
         // First out of the gate, then the bell: the one who wakes does not find it shut.
         drop(gate);
-        self.wake_next(&page.state);
+        self.wake_next(&page.record);
         Ok(Released::Freed)
     }
 
@@ -36,7 +41,12 @@ impl Store {
         let key = Key::of(name);
         let _gate = self.gate(&key)?;
         let mut page = self.page(&key, name)?;
-        let Some(holder) = page.state.holders.iter_mut().find(|h| h.attempt == attempt) else {
+        let Some(holder) = page
+            .record
+            .holders
+            .iter_mut()
+            .find(|h| h.attempt == attempt)
+        else {
             return Err(Error::new(
                 ErrorKind::Lost,
                 "the hold is gone, so there is nothing to downgrade",
@@ -45,7 +55,7 @@ impl Store {
         if holder.mode == Mode::Exclusive {
             holder.mode = Mode::Shared;
             page.write()?;
-            self.wake_next(&page.state);
+            self.wake_next(&page.record);
         }
         Ok(())
     }
@@ -60,7 +70,7 @@ mod tests {
 
     use super::*;
     use crate::access::Access;
-    use crate::acquire::{Ask, Taken};
+    use crate::acquire::{LockSpec, Taken};
 
     #[test]
     fn a_release_finds_nothing_only_where_the_folder_is_gone() {
@@ -69,17 +79,17 @@ mod tests {
         let store = Store::open(&folder, Access::Owner).expect("made");
         let name = Name::new("a").expect("good");
         let clock = std::sync::Arc::new(SystemClock);
-        let ask = Ask::of(&Request::new(name.clone(), Mode::Exclusive, clock));
-        let taken = store.attempt(&ask, None).expect("free");
+        let spec = LockSpec::of(&Request::new(name.clone(), Mode::Exclusive, clock));
+        let taken = store.try_acquire(&spec, None).expect("free");
         assert!(matches!(taken, Taken::Held { .. }));
         // Something else stands where the gate was.
         let gate = store.path("gates", &format!("{:02x}", Key::of(&name).gate));
         fs::remove_file(&gate).expect("there");
         fs::create_dir(&gate).expect("made");
-        let refused = store.release(&name, ask.attempt).expect_err("no gate");
+        let refused = store.release(&name, spec.attempt).expect_err("no gate");
         assert_eq!(refused.kind(), ErrorKind::Store);
         fs::remove_dir_all(&folder).expect("there");
-        let found = store.release(&name, ask.attempt).expect("nothing left");
+        let found = store.release(&name, spec.attempt).expect("nothing left");
         assert_eq!(found, Released::AlreadyLost);
     }
 }

@@ -11,10 +11,10 @@ use dlock_core::backend::{Busy, Lease, Outcome, Request};
 use dlock_core::{Moment, Name, Result};
 use tokio::sync::Notify;
 
-use crate::acquire::{Ask, Taken};
+use crate::acquire::{LockSpec, Taken};
 use crate::connect::{Store, blocking, locked};
 use crate::life::ClientId;
-use crate::state::State;
+use crate::record::LockRecord;
 use crate::wake_socket::{Board, WakeSocket};
 
 /// How long the first waiter may need to see that a holder was killed.
@@ -42,14 +42,17 @@ pub(crate) async fn wanted(store: &Arc<Store>, name: &Name) {
 
 /// Waits in the line until held or the deadline.
 pub(crate) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Outcome> {
-    let ask = Ask::of(request);
+    let spec = LockSpec::of(request);
     let mut bell = None;
     loop {
         let from = request.now();
         let seat = bell.as_ref().map(|bell: &Bell| bell.name.clone());
         let outcome = {
-            let ask = ask.clone();
-            blocking(store, move |store| store.attempt(&ask, seat.as_deref())).await?
+            let spec = spec.clone();
+            blocking(store, move |store| {
+                store.try_acquire(&spec, seat.as_deref())
+            })
+            .await?
         };
         let first = match outcome {
             Taken::Held { token } => {
@@ -75,7 +78,7 @@ pub(crate) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Out
             .deadline()
             .is_some_and(|deadline| deadline <= request.now())
         {
-            blocking(store, move |store| store.leave_line(&ask)).await?;
+            blocking(store, move |store| store.leave_line(&spec)).await?;
             return Ok(Outcome::Busy(Busy::default()));
         }
     }
@@ -150,8 +153,8 @@ impl Store {
     }
 
     /// Rings the bell of the waiter whose turn it is, and only that one (C17).
-    pub(crate) fn wake_next(&self, state: &State) {
-        let Some(waiter) = state.next() else {
+    pub(crate) fn wake_next(&self, record: &LockRecord) {
+        let Some(waiter) = record.next() else {
             return;
         };
         let Some((client, number)) = waiter.bell.split_once('.') else {

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
-use dlock_core::backend::Request;
-use dlock_core::{Moment, Result, kit};
+use dlock_core::backend::{Busy, Lease, Outcome, Request};
+use dlock_core::{Error, HeldNow, Moment, Result, kit};
 use tokio::sync::oneshot;
 
+use crate::client::Client;
 use crate::fence::next_token;
-use crate::store::{Grant, Holder, State, Store, Waiter};
+use crate::store::{Grant, Holder, LockTable, Store, Waiter};
 
 /// The answer to one who does not wait.
 pub(crate) enum Tried {
@@ -15,23 +16,65 @@ pub(crate) enum Tried {
     Busy { free_in: Option<Duration> },
 }
 
+impl Client {
+    pub(crate) async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
+        let call = self.link.send(&self.store).await.map_err(unsent)?;
+        let tried = self.store.try_acquire(request)?;
+        self.link.reply(&self.store, call).await?;
+        Ok(match tried {
+            Tried::Held(grant) => held(request, grant),
+            Tried::Busy { free_in } => Outcome::Busy(Busy {
+                retry_after: free_in,
+            }),
+        })
+    }
+
+    pub(crate) async fn acquire(&self, request: &Request) -> Result<Outcome> {
+        let sent = request.now();
+        let call = self.link.send(&self.store).await.map_err(unsent)?;
+        let taken = self.store.acquire_or_queue(request)?;
+        let grant = match taken {
+            // Without a wait the lease counts from before the request was sent; after one, from the grant (C7).
+            Ok(grant) => Grant {
+                from: grant.from.min(sent),
+                ..grant
+            },
+            Err(place) => {
+                request.mark_contended();
+                self.granted(request, call, place).await?
+            }
+        };
+        self.link.reply(&self.store, call).await?;
+        Ok(held(request, grant))
+    }
+}
+
+/// Nothing of the attempt has reached the store.
+fn unsent(error: Error) -> Error {
+    error.with_held(HeldNow::No)
+}
+
+fn held(request: &Request, grant: Grant) -> Outcome {
+    Outcome::Held(Lease::new(request, grant.from).with_token(grant.token))
+}
+
 impl Store {
     /// Takes the lock if nobody stands in the way.
     pub(crate) fn try_acquire(&self, request: &Request) -> Result<Tried> {
         let now = self.clock.now();
-        let mut state = self.state();
-        state.sweep(request.name(), now);
-        state.check(request)?;
-        if let Some(grant) = state.grant_of(request, now) {
+        let mut table = self.table();
+        table.sweep(request.name(), now);
+        table.check(request)?;
+        if let Some(grant) = table.grant_of(request, now) {
             return Ok(Tried::Held(grant));
         }
-        Ok(match state.take_if_free(request, now) {
+        Ok(match table.take_if_free(request, now) {
             Some(grant) => {
                 self.changes.notify_waiters();
                 Tried::Held(grant)
             }
             None => Tried::Busy {
-                free_in: state.free_at(request.name()).map(|at| at.since(now)),
+                free_in: table.free_at(request.name()).map(|at| at.since(now)),
             },
         })
     }
@@ -42,18 +85,18 @@ impl Store {
         request: &Request,
     ) -> Result<Result<Grant, oneshot::Receiver<Grant>>> {
         let now = self.clock.now();
-        let mut state = self.state();
-        state.sweep(request.name(), now);
-        state.check(request)?;
-        if let Some(grant) = state.grant_of(request, now) {
+        let mut table = self.table();
+        table.sweep(request.name(), now);
+        table.check(request)?;
+        if let Some(grant) = table.grant_of(request, now) {
             return Ok(Ok(grant));
         }
-        if let Some(grant) = state.take_if_free(request, now) {
+        if let Some(grant) = table.take_if_free(request, now) {
             self.changes.notify_waiters();
             return Ok(Ok(grant));
         }
         let (grant, granted) = oneshot::channel();
-        state
+        table
             .locks
             .entry(request.name().clone())
             .or_default()
@@ -70,7 +113,7 @@ impl Store {
     }
 }
 
-impl State {
+impl LockTable {
     pub(crate) fn check(&self, request: &Request) -> Result<()> {
         kit::refuse_abandoned(request.attempt())?;
         let Some(lock) = self.locks.get(request.name()) else {

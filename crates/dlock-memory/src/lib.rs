@@ -6,10 +6,13 @@
 
 mod acquire;
 mod backend;
+mod capabilities;
+mod client;
 mod config;
 mod control;
 mod fence;
-mod look;
+mod inspect;
+mod link;
 mod release;
 mod renew;
 mod store;

@@ -13,13 +13,13 @@ use tokio::sync::{Notify, oneshot};
 pub(crate) struct Store {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) identity: String,
-    state: Mutex<State>,
+    table: Mutex<LockTable>,
     /// Told when a lock may have another holder.
     pub(crate) changes: Notify,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct LockTable {
     /// Sorted, for `list`. A name that nobody holds or waits for is not there (C16).
     pub(crate) locks: BTreeMap<Name, Lock>,
     /// One counter for all names: it increases per name too, and leaves nothing behind.
@@ -63,7 +63,7 @@ impl Store {
         Arc::new(Self {
             clock,
             identity,
-            state: Mutex::default(),
+            table: Mutex::default(),
             changes: Notify::new(),
         })
     }
@@ -82,32 +82,32 @@ impl Store {
         self.clock.sleep_until(moment).await;
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn table(&self) -> MutexGuard<'_, LockTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Frees what has expired, and tells when to look again.
     pub(crate) fn sweep(&self, name: &Name) -> Option<Moment> {
         let now = self.clock.now();
-        let mut state = self.state();
-        if !state.sweep(name, now).is_empty() {
+        let mut table = self.table();
+        if !table.sweep(name, now).is_empty() {
             self.changes.notify_waiters();
         }
-        state.free_at(name)
+        table.free_at(name)
     }
 
     pub(crate) fn names(&self) -> usize {
         let now = self.clock.now();
-        let mut state = self.state();
-        let names: Vec<Name> = state.locks.keys().cloned().collect();
+        let mut table = self.table();
+        let names: Vec<Name> = table.locks.keys().cloned().collect();
         for name in &names {
-            state.sweep(name, now);
+            table.sweep(name, now);
         }
-        state.locks.len()
+        table.locks.len()
     }
 }
 
-impl State {
+impl LockTable {
     /// Removes expired holders and dead waiters, and grants what became free. Tells who expired.
     pub(crate) fn sweep(&mut self, name: &Name, now: Moment) -> Vec<AttemptId> {
         let Some(lock) = self.locks.get_mut(name) else {

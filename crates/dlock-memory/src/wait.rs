@@ -2,15 +2,15 @@
 
 use std::time::SystemTime;
 
-use dlock_core::backend::Request;
+use dlock_core::backend::{Lease, Request};
 use dlock_core::{Error, ErrorKind, HolderInfo, Mode, Moment, Name, Result};
 
-use crate::backend::MemoryBackend;
-use crate::control::Call;
+use crate::client::Client;
 use crate::fence::next_token;
-use crate::store::{Grant, Holder, State, Store};
+use crate::link::Call;
+use crate::store::{Grant, Holder, LockTable, Store};
 
-impl MemoryBackend {
+impl Client {
     /// Waits at the store for a place that was taken.
     pub(crate) async fn granted(
         &self,
@@ -23,7 +23,7 @@ impl MemoryBackend {
             tokio::select! {
                 biased;
                 grant = &mut place => {
-                    // While the line hangs, the word does not get through; on a silent connection it never does.
+                    // While the link hangs, the word does not get through; on a silent connection it never does.
                     tokio::select! {
                         biased;
                         () = self.link.not_hung(call) => {}
@@ -39,13 +39,35 @@ impl MemoryBackend {
             }
         }
     }
+
+    pub(crate) async fn changed(&self, name: &Name, seen: Option<&str>) {
+        let Ok(call) = self.link.send(&self.store).await else {
+            return std::future::pending().await;
+        };
+        self.store.changed(name, seen).await;
+        self.link.not_hung(call).await;
+    }
+
+    pub(crate) async fn others_wait(&self, name: &Name) -> bool {
+        self.call(|store| store.is_waited_for(name))
+            .await
+            .unwrap_or(false)
+    }
+
+    pub(crate) async fn wanted(&self, lease: &Lease) {
+        let Ok(call) = self.link.send(&self.store).await else {
+            return std::future::pending().await;
+        };
+        self.store.wanted(lease.name()).await;
+        self.link.not_hung(call).await;
+    }
 }
 
 impl Store {
     /// Whether anybody waits.
     pub(crate) fn is_waited_for(&self, name: &Name) -> bool {
-        let state = self.state();
-        let lock = state.locks.get(name);
+        let table = self.table();
+        let lock = table.locks.get(name);
         // A waiter whose future was dropped is removed by its undo, or when it would be granted the lock.
         lock.is_some_and(|lock| lock.waiters.iter().any(|waiter| !waiter.grant.is_closed()))
     }
@@ -86,7 +108,7 @@ impl Store {
     }
 }
 
-impl State {
+impl LockTable {
     /// Gives the lock to the waiters whose turn it is, and forgets a name that nobody uses.
     pub(crate) fn settle(&mut self, name: &Name, now: Moment) {
         let Some(lock) = self.locks.get_mut(name) else {

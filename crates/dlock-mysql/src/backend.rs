@@ -9,12 +9,12 @@ use dlock_core::{
 #[cfg(feature = "client")]
 use mysql_async::Pool;
 
-use crate::carried::ConnectionLocks;
+use crate::carried::{ConnectionBackend, ConnectionLocks};
 use crate::config::{Config, LockMode};
 use crate::connect::SharedConnections;
 use crate::error::Trouble;
-use crate::lease::LeaseLocks;
-use crate::unique::UniqueLocks;
+use crate::lease::{LeaseBackend, LeaseLocks};
+use crate::unique::{UniqueBackend, UniqueLocks};
 use crate::{schema, server};
 
 /// Locks in MySQL or MariaDB.
@@ -78,7 +78,7 @@ impl MySqlBackend {
                 let locks = Arc::new(LeaseLocks::new(shared, &config, &setup));
                 locks.rehearse().await?;
                 Ok(Self {
-                    locks: locks.clone(),
+                    locks: Arc::new(LeaseBackend(locks.clone())),
                     rows: Rows::Lease(locks),
                 })
             }
@@ -86,7 +86,7 @@ impl MySqlBackend {
                 let locks = Arc::new(UniqueLocks::new(shared, &config, &setup));
                 locks.rehearse().await?;
                 Ok(Self {
-                    locks: locks.clone(),
+                    locks: Arc::new(UniqueBackend(locks.clone())),
                     rows: Rows::Unique(locks),
                 })
             }
@@ -94,7 +94,7 @@ impl MySqlBackend {
                 let locks = ConnectionLocks::new(shared, config, &setup);
                 locks.rehearse().await?;
                 Ok(Self {
-                    locks: Arc::new(locks),
+                    locks: Arc::new(ConnectionBackend(locks)),
                     rows: Rows::None,
                 })
             }

@@ -24,7 +24,7 @@
 //! - Whoever waits for it looks at the row now and then all the same, and at the end of the holder's lease.
 //! - A holder that dies loses its connections, and the bell with them. Of one that is frozen the server ends the connection after
 //!   15 s of silence. A [`Bell`] that is dropped rings, or its connection is closed.
-//! - Whoever breaks a lock by force ends the connection that has its bell, where it may ([`Bells::free_by_force`]).
+//! - Whoever breaks a lock by force ends the connection that has its bell, where it may ([`Bells::break_bell`]).
 //! - A client that has no connection left for a bell asks again with pauses, as do those behind a proxy, and those on several nodes, where named
 //!   locks mean nothing.
 
@@ -157,7 +157,7 @@ impl Bells {
     /// A hold of this name was ended by force, and its client does not know that yet: ends the connection that has the bell, so that the next one is
     /// woken now. Where that belongs to another user, and we may not, the next one asks by itself about a second later. If it is one of those who wait that has
     /// the bell, it asks every few milliseconds, and does so without it too.
-    pub(crate) async fn free_by_force(
+    pub(crate) async fn break_bell(
         &self,
         shared: &SharedConnections,
         name: &Name,

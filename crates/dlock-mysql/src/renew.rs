@@ -16,7 +16,7 @@ const LARGEST_LIST: usize = 256;
 /// The statements that extend holds of one table, and tell which are there: one text for each length of the lists, in powers of two, so that
 /// each stays prepared.
 #[derive(Debug)]
-pub(crate) struct Extend {
+pub(crate) struct RenewStatements {
     renew: Vec<String>,
     still_ours: Vec<String>,
 }
@@ -28,7 +28,7 @@ pub(crate) enum Found {
     Some(HashSet<[u8; 16]>),
 }
 
-impl Extend {
+impl RenewStatements {
     pub(crate) fn new(renew: &str, still_ours: &str) -> Self {
         Self {
             renew: lists(renew),

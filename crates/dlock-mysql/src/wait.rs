@@ -64,7 +64,7 @@ impl From<Tried> for Outcome {
 #[async_trait]
 pub(crate) trait Tries {
     /// One that waits looks first, because an attempt at once locks the row, and keeps its holder from giving it back.
-    async fn attempt(&self, request: &Request, look_first: bool) -> Result<Tried, Trouble>;
+    async fn try_once(&self, request: &Request, look_first: bool) -> Result<Tried, Trouble>;
 
     /// Where those who wait make themselves known.
     fn waiters(&self) -> &Waiters;
@@ -146,7 +146,7 @@ pub(crate) async fn acquire<T: Tries + ?Sized>(
     }
     loop {
         let limit = request.trip_timeout();
-        let tried = tokio::time::timeout(limit, tries.attempt(request, look_first)).await;
+        let tried = tokio::time::timeout(limit, tries.try_once(request, look_first)).await;
         let others = match tried.unwrap_or_else(|_| Err(kit::no_answer(limit).into()))? {
             Tried::Held(lease) => return Ok(Outcome::Held(queued.settle(lease))),
             Tried::Busy(others) => others,

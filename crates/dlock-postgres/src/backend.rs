@@ -8,10 +8,10 @@ use dlock_core::{
 };
 
 use crate::config::{Config, LockMode};
-use crate::connect::Link;
+use crate::connect::SharedConnections;
 use crate::error::Trouble;
-use crate::lease::LeaseLocks;
-use crate::session::SessionLocks;
+use crate::lease::{LeaseBackend, LeaseLocks};
+use crate::session::{SessionBackend, SessionLocks};
 use crate::{schema, server};
 
 /// Locks in PostgreSQL.
@@ -36,38 +36,38 @@ impl PostgresBackend {
     }
 
     async fn open(config: Config) -> Result<Self, Trouble> {
-        let link = Arc::new(Link::new(config.clone()));
-        server::look(&link, &config).await?;
-        let store = schema::prepare(&link, &config, config.connect_timeout).await?;
+        let shared = Arc::new(SharedConnections::new(config.clone()));
+        server::look(&shared, &config).await?;
+        let store = schema::prepare(&shared, &config, config.connect_timeout).await?;
         #[cfg(any(feature = "deadpool", feature = "sqlx"))]
-        if config.guest.is_some() && !config.places.is_empty() {
-            server::check_listener(&link, &config, &store).await?;
+        if config.guest.is_some() && !config.servers.is_empty() {
+            server::check_listener(&shared, &config, &store).await?;
         }
         let identity = store.text(&config);
         let ask = config.mode == LockMode::Session || config.listen || config.prepare;
         // A pool of the user may be all we have.
-        let direct = ask && !config.places.is_empty() && !server::is_pooled(&link).await?;
+        let direct = ask && !config.servers.is_empty() && !server::is_pooled(&shared).await?;
         let prepare = config.prepare && direct;
         match config.mode {
             LockMode::Lease => {
                 let listens = config.listen && direct;
-                let locks = LeaseLocks::new(link.clone(), &config, identity, listens);
+                let locks = LeaseLocks::new(shared.clone(), &config, identity, listens);
                 if prepare {
-                    link.set_direct(locks.often());
+                    shared.set_direct(locks.often());
                 }
                 let locks = Arc::new(locks);
                 locks.rehearse().await?;
                 Ok(Self {
-                    locks: locks.clone(),
+                    locks: Arc::new(LeaseBackend(locks.clone())),
                     lease: Some(locks),
                 })
             }
             LockMode::Session if !direct => Err(server::pooled()),
             LockMode::Session => {
-                let locks = SessionLocks::new(link, config, identity);
+                let locks = SessionLocks::new(shared, config, identity);
                 locks.rehearse().await?;
                 Ok(Self {
-                    locks: Arc::new(locks),
+                    locks: Arc::new(SessionBackend(locks)),
                     lease: None,
                 })
             }

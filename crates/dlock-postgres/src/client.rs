@@ -6,7 +6,7 @@ use dlock_core::{Error, Operation, Result};
 use tokio_postgres::Client;
 
 use crate::Config;
-use crate::connect::Link;
+use crate::connect::SharedConnections;
 
 impl Config {
     /// A connection to the same database, with the login and the certificates of these settings; of several hosts, to the one that takes
@@ -26,7 +26,7 @@ impl Config {
     pub async fn client(&self) -> Result<Client> {
         self.check()
             .map_err(|error| Self::URL.with_context(error))?;
-        let wire = Link::new(self.clone()).open_alone().await;
+        let wire = SharedConnections::new(self.clone()).open_alone().await;
         let wire = wire.map_err(|trouble| {
             Error::from(trouble)
                 .with_backend("postgres")

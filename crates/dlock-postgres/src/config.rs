@@ -1,5 +1,5 @@
 mod mode;
-mod place;
+mod server_address;
 mod url;
 
 use std::fmt;
@@ -11,7 +11,7 @@ use dlock_core::kit::{self, Login, TIMEOUTS, Tls, TlsOffer, within};
 use dlock_core::{Error, Result};
 
 pub use self::mode::LockMode;
-pub(crate) use self::place::Place;
+pub(crate) use self::server_address::ServerAddress;
 use crate::PostgresBackend;
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 use crate::connect::Guest;
@@ -45,7 +45,7 @@ const TLS: TlsOffer = TlsOffer {
 #[derive(Clone)]
 #[must_use = "nothing happens until `connect`"]
 pub struct Config {
-    pub(crate) places: Vec<Place>,
+    pub(crate) servers: Vec<ServerAddress>,
     pub(crate) login: Login,
     pub(crate) database: Option<String>,
     pub(crate) mode: LockMode,
@@ -75,17 +75,17 @@ impl Config {
             name: host.into(),
             port: Some(port),
         };
-        Self::at(vec![Place::Tcp(host)]).database(database)
+        Self::at(vec![ServerAddress::Tcp(host)]).database(database)
     }
 
     /// A database on a server on this machine, by the folder of its socket and the port in the socket's name.
     pub fn unix(folder: impl Into<PathBuf>, port: u16, database: impl Into<String>) -> Self {
-        Self::at(vec![Place::Unix(folder.into(), port)]).database(database)
+        Self::at(vec![ServerAddress::Unix(folder.into(), port)]).database(database)
     }
 
-    fn at(places: Vec<Place>) -> Self {
+    fn at(servers: Vec<ServerAddress>) -> Self {
         Self {
-            places,
+            servers,
             login: Login::default(),
             database: None,
             mode: LockMode::Lease,
@@ -299,7 +299,7 @@ impl Config {
                 "mode=session needs connections of its own: leave the pool out, or use mode=lease",
             ));
         }
-        if self.places.is_empty() && !self.is_guest() {
+        if self.servers.is_empty() && !self.is_guest() {
             return Err(Error::invalid(
                 "no host is named: write postgres://user@host:port/database, or give a socket's folder as host=/run/postgresql",
             ));
@@ -320,8 +320,8 @@ impl Config {
         )?;
         self.login.check()?;
         self.tls.as_ref().map_or(Ok(()), |tls| tls.check(TLS))?;
-        let is_socket = |place: &Place| matches!(place, Place::Unix(..));
-        if self.tls.is_some() && self.places.iter().any(is_socket) {
+        let is_socket = |server: &ServerAddress| matches!(place, ServerAddress::Unix(..));
+        if self.tls.is_some() && self.servers.iter().any(is_socket) {
             return Err(Error::invalid(
                 "a socket on this machine has no TLS: leave tls and sslmode out, or name a host",
             ));
@@ -330,7 +330,7 @@ impl Config {
     }
 
     pub(crate) fn all_places(&self) -> String {
-        let all: Vec<String> = self.places.iter().map(ToString::to_string).collect();
+        let all: Vec<String> = self.servers.iter().map(ToString::to_string).collect();
         all.join(",")
     }
 }

@@ -11,19 +11,19 @@
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 mod guest;
 mod job;
-mod link;
 mod listen;
 mod pool;
 mod row;
+mod shared;
 mod tls;
 mod wire;
 
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 pub(crate) use self::guest::Guest;
 pub(crate) use self::job::{Job, Told, Turns};
-pub(crate) use self::link::Link;
 pub(crate) use self::listen::Ear;
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 pub(crate) use self::pool::TAKES_WRITES;
 pub(crate) use self::row::Row;
+pub(crate) use self::shared::SharedConnections;
 pub(crate) use self::wire::{Arg, Often, Wire};

@@ -7,7 +7,7 @@ use dlock_core::{ErrorKind, Result};
 use crate::config::{Config, LockMode};
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 use crate::connect::Wire;
-use crate::connect::{Job, Link, Row};
+use crate::connect::{Job, Row, SharedConnections};
 use crate::error::Trouble;
 use crate::key::{check_prefix, check_schema};
 
@@ -211,7 +211,7 @@ fn next_name(sql: &str) -> Option<(&str, &'static str, &str)> {
 
 /// Finds the tables as they must be, or makes them so; and which store it is.
 pub(crate) async fn prepare(
-    link: &Link,
+    shared: &SharedConnections,
     config: &Config,
     limit: Duration,
 ) -> Result<StoreId, Trouble> {
@@ -220,7 +220,7 @@ pub(crate) async fn prepare(
     let mut made = false;
     loop {
         let ask = Found::ask(config, with_system);
-        let found = match link.call(Job::Ask(&ask, &[]), limit).await {
+        let found = match shared.call(Job::Ask(&ask, &[]), limit).await {
             Ok(told) => Found::read(&told.rows, config.mode)?,
             Err(trouble) if with_system && Found::hides_system(&trouble) => {
                 with_system = false;
@@ -269,7 +269,7 @@ pub(crate) async fn prepare(
             };
         }
         if let Some(old) = &old
-            && is_in_use(link, config, limit).await?
+            && is_in_use(shared, config, limit).await?
         {
             return refuse(
                 ErrorKind::Unsupported,
@@ -278,7 +278,7 @@ pub(crate) async fn prepare(
                 ),
             );
         }
-        let making = make(link, config, limit).await;
+        let making = make(shared, config, limit).await;
         making.map_err(|trouble| match &old {
             Some(old) => trouble.about(old),
             None => trouble,
@@ -287,16 +287,20 @@ pub(crate) async fn prepare(
     }
 }
 
-async fn is_in_use(link: &Link, config: &Config, limit: Duration) -> Result<bool, Trouble> {
+async fn is_in_use(
+    shared: &SharedConnections,
+    config: &Config,
+    limit: Duration,
+) -> Result<bool, Trouble> {
     let ask = statement(IN_USE, config);
-    let told = link.call(Job::Ask(&ask, &[]), limit).await;
+    let told = shared.call(Job::Ask(&ask, &[]), limit).await;
     let told = told.map_err(|trouble| trouble.about("looking for holds").unsent())?;
     told.first()
 }
 
 /// Runs the migration, if nobody was quicker: many programs may start at once, and each would keep the others waiting. One that was quicker may be newer
 /// than we are: then nothing is changed either, and the next look tells.
-async fn make(link: &Link, config: &Config, limit: Duration) -> Result<(), Trouble> {
+async fn make(shared: &SharedConnections, config: &Config, limit: Duration) -> Result<(), Trouble> {
     let schema = &config.schema;
     let sql = migration(schema, &config.table_prefix)
         .map_err(|error| Trouble::new(ErrorKind::Invalid, error.message()).unsent())?;
@@ -307,7 +311,7 @@ async fn make(link: &Link, config: &Config, limit: Duration) -> Result<(), Troub
             config
         )
     );
-    let made = link.call(Job::Text(&sql), limit).await;
+    let made = shared.call(Job::Text(&sql), limit).await;
     made.map(drop).or_else(|trouble| match trouble.has_code("DLK02") || trouble.has_code("DLK03") {
         true => Ok(()),
         false => Err(trouble),

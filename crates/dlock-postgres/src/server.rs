@@ -5,7 +5,7 @@ use dlock_core::{ErrorKind, kit};
 use crate::config::Config;
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 use crate::connect::TAKES_WRITES;
-use crate::connect::{Job, Link, Wire};
+use crate::connect::{Job, SharedConnections, Wire};
 use crate::error::Trouble;
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 use crate::schema;
@@ -17,12 +17,12 @@ const LOOK: &str = "SELECT current_setting('server_version_num')::integer, curre
     current_setting('server_encoding'), NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'";
 
 /// Refuses a server that cannot keep locks, with the reason.
-pub(crate) async fn look(link: &Link, config: &Config) -> Result<(), Trouble> {
+pub(crate) async fn look(shared: &SharedConnections, config: &Config) -> Result<(), Trouble> {
     // Time for each of the hosts: all but the last may be silent.
-    let hosts = u32::try_from(config.places.len().max(1)).unwrap_or(u32::MAX);
+    let hosts = u32::try_from(config.servers.len().max(1)).unwrap_or(u32::MAX);
     let limit = config.connect_timeout.saturating_mul(hosts);
-    let limit = limit.saturating_add(link.limit());
-    let told = link.call_within(Job::Ask(LOOK, &[]), limit).await;
+    let limit = limit.saturating_add(shared.limit());
+    let told = shared.call_within(Job::Ask(LOOK, &[]), limit).await;
     let told = told.map_err(Trouble::unsent)?;
     let row = told.rows.first();
     let number: Option<i32> = row.and_then(|row| row.try_get(0).ok());
@@ -59,11 +59,11 @@ fn judge(number: i32, version: &str, encoding: &str) -> Result<(), String> {
 ///
 /// Two connections that are open at the same time have two processes at the server, and each keeps its own. A pooler takes the server
 /// connection that was used last, so both meet the same one; or the one meets different ones.
-pub(crate) async fn is_pooled(link: &Link) -> Result<bool, Trouble> {
+pub(crate) async fn is_pooled(shared: &SharedConnections) -> Result<bool, Trouble> {
     let mut tries = 3;
     loop {
         tries -= 1;
-        match compare(link).await {
+        match compare(shared).await {
             // A server may end a connection that was idle for a moment, as one is while the other logs in.
             Err(trouble) if trouble.broken && tries > 0 => {}
             found => return found.map_err(Trouble::unsent),
@@ -74,12 +74,12 @@ pub(crate) async fn is_pooled(link: &Link) -> Result<bool, Trouble> {
 /// Refuses a place to listen at that leads elsewhere than the pool: nobody would ever be woken there.
 #[cfg(any(feature = "deadpool", feature = "sqlx"))]
 pub(crate) async fn check_listener(
-    link: &Link,
+    shared: &SharedConnections,
     config: &Config,
     store: &schema::StoreId,
 ) -> Result<(), Trouble> {
-    let mut wire = link.open_alone().await?;
-    let limit = link.limit();
+    let mut wire = shared.open_alone().await?;
+    let limit = shared.limit();
     let look = async {
         let found = schema::store_at(&mut wire, config).await?;
         let rows = wire.ask(TAKES_WRITES, &[]).await.map_err(Trouble::unsent)?;
@@ -118,9 +118,9 @@ pub(crate) fn pooled() -> Trouble {
     .unsent()
 }
 
-async fn compare(link: &Link) -> Result<bool, Trouble> {
-    let (mut one, mut other) = (link.open_alone().await?, link.open_alone().await?);
-    let limit = link.limit();
+async fn compare(shared: &SharedConnections) -> Result<bool, Trouble> {
+    let (mut one, mut other) = (shared.open_alone().await?, shared.open_alone().await?);
+    let limit = shared.limit();
     let look = async {
         let first = one.process().await?;
         for _ in 0..3 {

@@ -5,16 +5,18 @@
 //! `max(last + 1, proposed)` (`last + 64` for an exclusive hold), so that independent servers which are proposed the same number agree in most
 //! cases. And who waits brings its own ticket, the same to every server, so that their queues have the same order.
 
+mod answer;
 mod life;
 mod place;
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use dlock_core::backend::{AttemptId, Lease, Renewal};
-use dlock_core::{Error, ErrorKind, LockInfo, Mode, Name, Operation, Result};
+use dlock_core::{Error, ErrorKind, LockInfo, Name, Operation, Result};
 
+use self::answer::read_taken;
+pub use self::answer::{Leftover, Raised, Taken, Wish};
 pub use self::life::Life;
 pub use self::place::NodePlace;
 use crate::acquire::{FirstStep, TOMBSTONE_TTL, unexpected_reply};
@@ -49,63 +51,6 @@ pub struct Node {
     raise: Script,
     give_way: Script,
     life: Mutex<Option<Life>>,
-}
-
-/// What is to be taken, and for whom.
-#[derive(Debug, Clone, Copy)]
-pub struct Wish<'a> {
-    /// The lock.
-    pub name: &'a Name,
-    /// How it shall be held.
-    pub mode: Mode,
-    /// The owner to write into the store.
-    pub attempt: AttemptId,
-    /// How long the server shall keep it without a renewal.
-    pub lease: Duration,
-    /// The holder's label.
-    pub label: &'a str,
-}
-
-/// What a server answered to [`Node::take`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
-    /// The attempt holds the lock at this server.
-    Held {
-        /// The server's counter for the lock, which this attempt has raised.
-        counter: u64,
-    },
-    /// Others hold it there, or stand before it. Nothing of this attempt is left, but its place in the queue if it [stands](Node::stand) there.
-    Others {
-        /// When asking again is worth it, if that is known: somebody's lease ends then without a renewal.
-        free_in: Option<Duration>,
-        /// The server's counter for the lock: whoever holds it at several servers has the same at most of them.
-        counter: u64,
-    },
-}
-
-/// What there may be to free at a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leftover {
-    /// A hold, and nothing else.
-    Hold,
-    /// A hold or a place in the queue; every request was answered.
-    Place,
-    /// The same, and a request that is still under way: it is refused when it comes within a minute.
-    Stray,
-}
-
-/// What a server answered to [`Node::raise`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Raised {
-    /// The counter is the token now, and this attempt is the only one that has written it.
-    Yes,
-    /// The counter had got as far, or further, without this attempt.
-    TooLow {
-        /// The counter.
-        counter: u64,
-    },
-    /// The attempt no longer holds the lock there.
-    Gone,
 }
 
 impl Node {
@@ -389,33 +334,6 @@ impl fmt::Display for Node {
 
 fn digits(token: u64) -> String {
     format!("{token:016}")
-}
-
-fn read_taken(answer: RedisReply) -> Result<Taken, Trouble> {
-    match answer {
-        RedisReply::Text(counter) => match counter.parse() {
-            Ok(counter) => Ok(Taken::Held { counter }),
-            Err(_) => Err(unexpected_reply("a counter that is no number")),
-        },
-        RedisReply::List(parts) => match parts.as_slice() {
-            [RedisReply::Number(left), RedisReply::Text(counter)] => Ok(Taken::Others {
-                free_in: u64::try_from(*left)
-                    .ok()
-                    .filter(|left| *left > 0)
-                    .map(Duration::from_millis),
-                counter: counter
-                    .parse()
-                    .map_err(|_| unexpected_reply("a counter that is no number"))?,
-            }),
-            [RedisReply::Text(what)] if what == "abandoned" => Err(Trouble::new(
-                ErrorKind::Store,
-                "this attempt was undone there a moment ago, and is refused",
-            )
-            .unsent()),
-            _ => Err(unexpected_reply("an unknown list")),
-        },
-        _ => Err(unexpected_reply("in an unknown form")),
-    }
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ impl Said {
 impl Nodes {
     /// One attempt. A vote that is split, so that nobody has the lock, is repeated after a random pause: each of those who ask
     /// would else be told that others hold it.
-    pub(crate) async fn ask_all(self: &Arc<Self>, request: &Request) -> Result<Outcome> {
+    pub(crate) async fn try_acquire(self: &Arc<Self>, request: &Request) -> Result<Outcome> {
         self.accepts(request)?;
         let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
         let late = LateReleases::default();
@@ -122,7 +122,7 @@ impl Nodes {
                     let (nodes, lease) = (self.clone(), lease.clone());
                     self.in_background(async move {
                         while let Some((node, _)) = asks.next().await {
-                            nodes.share_if_late(node, &lease).await;
+                            nodes.downgrade_if_late(node, &lease).await;
                         }
                         nodes.vouch_soon(lease).await;
                     });

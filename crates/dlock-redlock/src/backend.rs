@@ -79,35 +79,35 @@ impl Backend for RedlockBackend {
     }
 
     async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
-        self.nodes.ask_all(request).await
+        self.nodes.try_acquire(request).await
     }
 
     async fn acquire(&self, request: &Request) -> Result<Outcome> {
-        self.nodes.wait(request).await
+        self.nodes.acquire(request).await
     }
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        self.nodes.extend(leases).await
+        self.nodes.renew(leases).await
     }
 
     async fn release(&self, lease: &Lease) -> Result<Released> {
-        self.nodes.free(lease).await
+        self.nodes.release(lease).await
     }
 
     async fn abandon(&self, request: &Request) -> Result<()> {
-        self.nodes.undo(request).await
+        self.nodes.abandon(request).await
     }
 
     async fn downgrade(&self, lease: &Lease) -> Result<()> {
-        self.nodes.share(lease).await
+        self.nodes.downgrade(lease).await
     }
 
     async fn inspect(&self, name: &Name) -> Result<LockInfo> {
-        self.nodes.look(name).await
+        self.nodes.inspect(name).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
-        self.nodes.look_at_all(prefix).await
+        self.nodes.list(prefix).await
     }
 
     /// A node is asked for signs of life meanwhile, and given up when there is none.
@@ -116,7 +116,7 @@ impl Backend for RedlockBackend {
     }
 
     async fn break_lock(&self, name: &Name) -> Result<bool> {
-        self.nodes.free_by_force(name).await
+        self.nodes.break_lock(name).await
     }
 
     async fn others_wait(&self, name: &Name) -> bool {

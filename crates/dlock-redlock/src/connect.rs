@@ -10,12 +10,12 @@ use futures::stream::FuturesUnordered;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 
+use crate::abandon::Undoing;
 use crate::config::Config;
 use crate::error::{Word, Words};
 use crate::lives::Lives;
 use crate::peer::Peer;
 use crate::stake::{Mask, bit};
-use crate::undo::Undoing;
 use crate::vote::quorum_of;
 
 /// What the operations share. Each file adds its own to it.

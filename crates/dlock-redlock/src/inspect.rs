@@ -22,11 +22,11 @@ const BREAK_LEASE: Duration = Duration::from_secs(30);
 const SILENCE: u32 = 5;
 
 impl Nodes {
-    pub(crate) async fn look(self: &Arc<Self>, name: &Name) -> Result<LockInfo> {
+    pub(crate) async fn inspect(self: &Arc<Self>, name: &Name) -> Result<LockInfo> {
         let asked = name.clone();
         let limit = self.node_timeout();
         let found = self
-            .look_everywhere(Some(limit), |nodes, node| {
+            .inspect_everywhere(Some(limit), |nodes, node| {
                 let name = asked.clone();
                 async move {
                     let peer = nodes.peer(node)?;
@@ -44,9 +44,9 @@ impl Nodes {
             .unwrap_or_else(|| LockInfo::new(name.clone())))
     }
 
-    pub(crate) async fn look_at_all(self: &Arc<Self>, prefix: &str) -> Result<Vec<LockInfo>> {
+    pub(crate) async fn list(self: &Arc<Self>, prefix: &str) -> Result<Vec<LockInfo>> {
         let prefix: Arc<str> = prefix.into();
-        self.look_everywhere(None, |nodes, node| {
+        self.inspect_everywhere(None, |nodes, node| {
             let prefix = prefix.clone();
             async move { nodes.list_at(node, &prefix).await }
         })
@@ -86,8 +86,8 @@ impl Nodes {
 
     /// Frees the holds that a quorum has, whoever has them. What single nodes gave to attempts that are still asking is left alone:
     /// a part of such an attempt must not vanish under it.
-    pub(crate) async fn free_by_force(self: &Arc<Self>, name: &Name) -> Result<bool> {
-        let info = self.look(name).await?;
+    pub(crate) async fn break_lock(self: &Arc<Self>, name: &Name) -> Result<bool> {
+        let info = self.inspect(name).await?;
         for holder in &info.holders {
             let owner = Uuid::try_parse(&holder.owner).map_err(|_| {
                 Error::new(ErrorKind::Store, "the nodes name an owner that is none")
@@ -102,7 +102,7 @@ impl Nodes {
     }
 
     /// Asks every node, and merges the answers of all that come in time, or at all; a quorum must answer.
-    async fn look_everywhere<F>(
+    async fn inspect_everywhere<F>(
         self: &Arc<Self>,
         limit: Option<Duration>,
         ask: impl Fn(Arc<Self>, usize) -> F,

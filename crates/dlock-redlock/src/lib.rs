@@ -4,6 +4,7 @@
     reason = "our module `backend` is private; that of core is `dlock_core::backend`"
 )]
 
+mod abandon;
 mod acquire;
 mod backend;
 mod config;
@@ -18,7 +19,6 @@ mod peer;
 mod release;
 mod renew;
 mod stake;
-mod undo;
 mod vote;
 mod waiting;
 

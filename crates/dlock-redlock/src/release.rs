@@ -1,8 +1,8 @@
-//! Free if still the owner, undo, downgrade: at all nodes, confirmed by a quorum.
+//! Free if still the owner, downgrade: at all nodes, confirmed by a quorum.
 
 use std::sync::Arc;
 
-use dlock_core::backend::{Lease, Request};
+use dlock_core::backend::Lease;
 use dlock_core::{Error, ErrorKind, Released, Result};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -10,11 +10,11 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::connect::Nodes;
 use crate::error::{Word, Words};
-use crate::stake::{Mask, Stake, bit};
+use crate::stake::{Stake, bit};
 
 impl Nodes {
     /// Frees a hold at every node that may have it. It was good to the end if a quorum still had it.
-    pub(crate) async fn free(self: &Arc<Self>, lease: &Lease) -> Result<Released> {
+    pub(crate) async fn release(self: &Arc<Self>, lease: &Lease) -> Result<Released> {
         let stake = Stake::from_lease(lease);
         stake.end();
         let limit = self.patience(lease.duration());
@@ -30,7 +30,7 @@ impl Nodes {
             let stake = stake.clone();
             async move {
                 let stray = stake.is_doubtful(node);
-                (node, (stray, nodes.free_behind(node, &stake).await))
+                (node, (stray, nodes.release_behind(node, &stake).await))
             }
         });
         let mut time_up = std::pin::pin!(sleep_until(Instant::now() + limit));
@@ -66,7 +66,7 @@ impl Nodes {
         };
         match released {
             Some(Released::Freed) => {
-                self.undo_later(stake.clone(), frees);
+                self.abandon_later(stake.clone(), frees);
                 let first = stake.tell();
                 Ok(if first {
                     Released::Freed
@@ -75,7 +75,7 @@ impl Nodes {
                 })
             }
             Some(released) => {
-                self.undo_later(stake, frees);
+                self.abandon_later(stake, frees);
                 Ok(released)
             }
             // Core tries again.
@@ -83,47 +83,16 @@ impl Nodes {
         }
     }
 
-    /// Undoes an attempt, at every node.
-    ///
-    /// It is done when a quorum has confirmed that it has nothing of the attempt and will refuse what is still under way. Then
-    /// no quorum can ever give it the lock, since every two quorums have a node in common; and others can get the lock from those
-    /// that confirmed. The rest is undone in the background, until each node has confirmed or the lease is over.
-    pub(crate) async fn undo(self: &Arc<Self>, request: &Request) -> Result<()> {
-        let stake = Arc::new(Stake::of(request));
-        stake.doubt(self.all());
-        self.clear(stake, self.all()).await.map(|_| ())
-    }
-
-    /// Frees, and refuses what is under way, until a quorum has confirmed. Tells at how many nodes there was something.
-    pub(crate) async fn clear(self: &Arc<Self>, stake: Arc<Stake>, nodes: Mask) -> Result<usize> {
-        stake.end();
-        let limit = self.patience(stake.lease);
-        let mut words = Words::new(self.count());
-        let mut frees = self.each(nodes, |nodes, node| {
-            let stake = stake.clone();
-            async move { (node, nodes.free_at(node, &stake).await) }
-        });
-        let enough = self
-            .agreement(&mut frees, limit, &mut words, |_| Word::Agreed("undone"))
-            .await;
-        if !enough {
-            return Err(self.quorum_error(words, self.quorum));
-        }
-        let found = stake.freed();
-        self.undo_later(stake, frees);
-        Ok(found)
-    }
-
     /// Shared from now on, at a quorum at least. Where it is not confirmed, the next renewals ask for it again.
-    pub(crate) async fn share(self: &Arc<Self>, lease: &Lease) -> Result<()> {
+    pub(crate) async fn downgrade(self: &Arc<Self>, lease: &Lease) -> Result<()> {
         // Before anything is sent: whoever asks for the lock from now on asks for less.
-        Stake::from_lease(lease).share();
+        Stake::from_lease(lease).downgrade();
         let lease = Arc::new(lease.clone());
         let limit = self.patience(lease.duration());
         let mut words = Words::new(self.count());
         let mut shares = self.each(self.all(), |nodes, node| {
             let lease = lease.clone();
-            async move { (node, nodes.share_at(node, &lease).await) }
+            async move { (node, nodes.downgrade_at(node, &lease).await) }
         });
         let word = |shared: &bool| match shared {
             true => Word::Agreed("shared"),
@@ -147,7 +116,7 @@ impl Nodes {
     }
 
     /// Shared at one node; `false` when it has no such hold.
-    async fn share_at(&self, node: usize, lease: &Lease) -> Result<bool> {
+    async fn downgrade_at(&self, node: usize, lease: &Lease) -> Result<bool> {
         let peer = self.peer(node)?;
         let shared = peer.call(self.patience(lease.duration()), async {
             let _ = self.meet(node).await;
@@ -164,11 +133,11 @@ impl Nodes {
     }
 
     /// A node may have given the lock to a writer who is a reader by now: it is told, so that it does not keep other readers out.
-    pub(crate) async fn share_if_late(&self, node: usize, lease: &Lease) {
+    pub(crate) async fn downgrade_if_late(&self, node: usize, lease: &Lease) {
         if Stake::from_lease(lease).to_share() & bit(node) == 0 {
             return;
         }
-        if let Err(error) = self.share_at(node, lease).await {
+        if let Err(error) = self.downgrade_at(node, lease).await {
             tracing::debug!(name = %lease.name(), node = self.place(node), %error, "a node may still have a reader's hold as a writer's");
         }
     }

@@ -39,7 +39,7 @@ impl Tally {
 
 impl Nodes {
     /// Renews holds, of which core ends those that are lost: they want no node any more.
-    pub(crate) async fn extend(self: &Arc<Self>, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+    pub(crate) async fn renew(self: &Arc<Self>, leases: &[Arc<Lease>]) -> Vec<Renewal> {
         let renewals = self.round(leases).await;
         for (lease, renewal) in leases.iter().zip(&renewals) {
             if matches!(renewal, Renewal::Lost(_)) {
@@ -58,7 +58,7 @@ impl Nodes {
             return;
         }
         self.later(lease.duration(), |nodes| {
-            nodes.undo_later(stake, FuturesUnordered::<Ready<(usize, ())>>::new());
+            nodes.abandon_later(stake, FuturesUnordered::<Ready<(usize, ())>>::new());
         });
     }
 
@@ -118,7 +118,7 @@ impl Nodes {
                     tallies.iter().for_each(|tally| tally.vouch(&nodes));
                     nodes.repair(&leases, &tallies, gone);
                 }
-                nodes.share_late(&leases).await;
+                nodes.downgrade_late(&leases).await;
             });
         }
         renewals
@@ -190,11 +190,11 @@ impl Nodes {
     }
 
     /// Tells nodes of a downgrade that they have missed.
-    async fn share_late(&self, leases: &[Arc<Lease>]) {
+    async fn downgrade_late(&self, leases: &[Arc<Lease>]) {
         for lease in leases {
             let nodes = Stake::from_lease(lease).to_share();
             for node in (0..self.count()).filter(|node| nodes & bit(*node) != 0) {
-                self.share_if_late(node, lease).await;
+                self.downgrade_if_late(node, lease).await;
             }
         }
     }

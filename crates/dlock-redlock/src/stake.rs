@@ -4,8 +4,8 @@
 mod state;
 #[cfg(test)]
 mod tests;
+mod under_way;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use crate::fence::{clock_hint, last_of};
 
 pub(crate) use self::state::{Asked, Grant, Round, State};
+pub(crate) use self::under_way::{Chase, LateReleases, ReleaseUnderWay, UnderWay};
 
 /// A set of nodes, by their place in the list.
 pub(crate) type Mask = u64;
@@ -25,33 +26,6 @@ pub(crate) fn bit(node: usize) -> Mask {
     1_u64
         .checked_shl(u32::try_from(node).unwrap_or(u32::MAX))
         .unwrap_or(0)
-}
-
-/// The nodes to which a release of an attempt may still come: its answer did not, or it was sent a second time. An attempt whose vote was split asks
-/// again, and what such a node then gives it could be taken away while it is counted on.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct LateReleases(Arc<AtomicU64>);
-
-impl LateReleases {
-    pub(crate) fn nodes(&self) -> Mask {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
-/// A release whose answer is waited for. Dropped without a word, it may come at any time.
-#[derive(Debug)]
-pub(crate) struct ReleaseUnderWay<'a> {
-    late_releases: &'a LateReleases,
-    /// Nothing, where an earlier one may come too.
-    node: Mask,
-}
-
-impl ReleaseUnderWay<'_> {
-    /// It was sent once, and is done.
-    pub(crate) fn answered_once(self) {
-        let over = &self.late_releases.0;
-        over.fetch_and(!self.node, Ordering::AcqRel);
-    }
 }
 
 #[derive(Debug)]
@@ -107,11 +81,7 @@ impl Stake {
 
     /// A release goes out to the node.
     pub(crate) fn release(&self, node: usize) -> ReleaseUnderWay<'_> {
-        let earlier = self.late_releases.0.fetch_or(bit(node), Ordering::AcqRel);
-        ReleaseUnderWay {
-            late_releases: &self.late_releases,
-            node: bit(node) & !earlier,
-        }
+        self.late_releases.begin(bit(node))
     }
 
     /// What was kept with the lease; for a lease of unknown making, anything is possible at every node.
@@ -162,11 +132,7 @@ impl Stake {
     /// A request to take the lock goes out now; `None` when it must not: the hold has ended, or another request is under way there.
     pub(crate) fn begin(&self, node: usize) -> Option<UnderWay<'_>> {
         let asked = self.locked().begin(node)?;
-        Some(UnderWay {
-            stake: self,
-            node,
-            asked,
-        })
+        Some(UnderWay::new(self, node, asked))
     }
 
     /// The node has called: it has given the lock to who stood in its queue.
@@ -182,10 +148,7 @@ impl Stake {
     /// Somebody begins to ask the node again and again; `None` when somebody does already, or the hold has ended.
     pub(crate) fn chase(self: &Arc<Self>, node: usize) -> Option<Chase> {
         let begun = self.locked().chase(node);
-        begun.then(|| Chase {
-            stake: self.clone(),
-            node,
-        })
+        begun.then(|| Chase::new(self, node))
     }
 
     /// Resolves when no answer from these nodes is waited for.
@@ -342,8 +305,8 @@ impl Stake {
 /// The downgrade.
 impl Stake {
     /// Shared from now on, wherever it is asked for. Where it may be exclusive, the nodes must be told.
-    pub(crate) fn share(&self) {
-        self.locked().share();
+    pub(crate) fn downgrade(&self) {
+        self.locked().downgrade();
     }
 
     /// The node has it shared, or not at all. If an earlier request may still come, it could give it exclusively.
@@ -354,64 +317,5 @@ impl Stake {
     /// The nodes that must be told that it is shared.
     pub(crate) fn to_share(&self) -> Mask {
         self.locked().to_share()
-    }
-}
-
-/// A request to take the lock whose answer is waited for. Dropped without a word, it stays in doubt.
-#[derive(Debug)]
-pub(crate) struct UnderWay<'a> {
-    stake: &'a Stake,
-    node: usize,
-    asked: Asked,
-}
-
-impl UnderWay<'_> {
-    /// The mode that is asked for.
-    pub(crate) fn mode(&self) -> Mode {
-        self.asked.mode
-    }
-
-    /// The node has given the lock.
-    pub(crate) fn gave(self, grant: Grant) {
-        self.stake.locked().gave(self.node, self.asked, grant);
-    }
-
-    /// Nothing was sent.
-    pub(crate) fn was_not_asked(self) {
-        self.stake.locked().was_not_asked(self.node, self.asked);
-    }
-
-    /// The node will give the lock when it is our turn.
-    pub(crate) fn stands(self, twice: bool) -> Asked {
-        let asked = self.asked;
-        self.stake.locked().stands(self.node, asked, twice);
-        asked
-    }
-
-    /// The node has not given the lock, or was not asked.
-    pub(crate) fn gave_nothing(self, twice: bool) {
-        self.stake
-            .locked()
-            .gave_nothing(self.node, self.asked, twice);
-    }
-}
-
-/// A node that is asked again and again, until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Chase {
-    stake: Arc<Stake>,
-    node: usize,
-}
-
-impl Drop for Chase {
-    fn drop(&mut self) {
-        self.stake.locked().chased(self.node);
-    }
-}
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        self.stake.locked().settled(self.node);
-        self.stake.answered.notify_waiters();
     }
 }

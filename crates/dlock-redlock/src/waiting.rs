@@ -26,7 +26,7 @@ use dlock_core::{Error, HeldNow, Moment, Result};
 use futures::StreamExt;
 use tokio::time::{Instant, sleep_until};
 
-use self::asker::{Answer, Asker, How, Steps};
+use self::asker::{Asker, Question, StepOutcome, Steps};
 use crate::acquire::Said;
 use crate::connect::{Nodes, unasked};
 use crate::error::{Word, Words};
@@ -72,7 +72,7 @@ struct AtNode {
 
 impl Nodes {
     /// Waits in the queues of the nodes until the lock is ours or the deadline has passed.
-    pub(crate) async fn wait(self: &Arc<Self>, request: &Request) -> Result<Outcome> {
+    pub(crate) async fn acquire(self: &Arc<Self>, request: &Request) -> Result<Outcome> {
         self.accepts(request)?;
         let mut waiting = Waiting::new(self, request);
         loop {
@@ -124,7 +124,7 @@ impl<'a> Waiting<'a> {
             partly_since: None,
         };
         for node in 0..nodes.count() {
-            waiting.ask(node, How::Stand);
+            waiting.ask(node, Question::Stand);
         }
         waiting
     }
@@ -133,18 +133,18 @@ impl<'a> Waiting<'a> {
         &self.asker.stake
     }
 
-    fn ask(&mut self, node: usize, how: How) {
+    fn ask(&mut self, node: usize, question: Question) {
         if self.nodes.undoing.of(self.request.attempt()) & bit(node) != 0 {
             let why = "an earlier question of this attempt is still being undone there";
-            return self.hear(node, Answer::Failed(unasked(why)));
+            return self.hear(node, StepOutcome::Failed(unasked(why)));
         }
         if let Some(at) = self.at.get_mut(node) {
             at.asked = Some(Instant::now());
         }
-        self.steps.push(self.asker.ask(node, how));
+        self.steps.push(self.asker.ask(node, question));
     }
 
-    fn hear(&mut self, node: usize, answer: Answer) {
+    fn hear(&mut self, node: usize, answer: StepOutcome) {
         let Some(at) = self.at.get_mut(node) else {
             return;
         };
@@ -152,7 +152,7 @@ impl<'a> Waiting<'a> {
             self.slowest = self.slowest.max(asked.elapsed());
         }
         match answer {
-            Answer::Held(grant) => {
+            StepOutcome::Held(grant) => {
                 at.held_from = Some(grant.sent);
                 at.stands = None;
                 let said = Said::granted(grant.counter, grant.uncounted);
@@ -160,15 +160,15 @@ impl<'a> Waiting<'a> {
                     .hear(node, said, &mut self.ballot, &mut self.words);
                 self.partly_since.get_or_insert_with(Instant::now);
             }
-            Answer::Stands(place) => {
+            StepOutcome::Stands(place) => {
                 self.request.mark_contended();
                 at.stands = Some(place.counter);
                 self.ballot.withdraw(node);
                 self.words.note(node, Word::Against("held by others"));
                 self.steps.push(self.asker.stay(node, place));
             }
-            Answer::Due => self.ask(node, How::Stand),
-            Answer::Failed(error) => {
+            StepOutcome::Due => self.ask(node, Question::Stand),
+            StepOutcome::Failed(error) => {
                 at.stands = None;
                 self.ballot.cast(node, Vote::Failed);
                 self.words.note(node, Word::Failed(error));
@@ -239,7 +239,7 @@ impl<'a> Waiting<'a> {
             if at.held_from.take().is_some() {
                 self.ballot.withdraw(node);
                 let number = self.stake().gives_way(node);
-                self.ask(node, How::GiveWay { number });
+                self.ask(node, Question::GiveWay { number });
             }
         }
     }
@@ -321,7 +321,7 @@ impl Nodes {
         };
         tracing::debug!(name = %lease.name(), node = self.place(node), "a node has lost a hold");
         let asker = Arc::new(Asker::of_holder(self, stake, node));
-        let steps: Steps = [asker.ask(node, How::Stand)].into_iter().collect();
+        let steps: Steps = [asker.ask(node, Question::Stand)].into_iter().collect();
         asker.go_on(steps, lease.clone(), vec![chase]);
     }
 

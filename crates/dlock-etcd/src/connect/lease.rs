@@ -5,7 +5,7 @@ use std::time::Duration;
 use etcd_client::{LeaseGrantOptions, LeaseTimeToLiveOptions, ResponseHeader};
 
 use super::Cluster;
-use super::member::Link;
+use super::member::MemberChannel;
 use crate::error::{Cause, Trouble};
 
 impl Cluster {
@@ -18,10 +18,14 @@ impl Cluster {
     ) -> Result<Duration, Trouble> {
         let seconds = whole_seconds(ttl);
         let granted = self
-            .call(limit, Link::lease_client, |mut leases| async move {
-                let options = LeaseGrantOptions::new().with_id(id);
-                leases.grant(seconds, Some(options)).await
-            })
+            .call(
+                limit,
+                MemberChannel::lease_client,
+                |mut leases| async move {
+                    let options = LeaseGrantOptions::new().with_id(id);
+                    leases.grant(seconds, Some(options)).await
+                },
+            )
             .await;
         match granted {
             Ok(told) => Ok(Duration::from_secs(
@@ -35,7 +39,7 @@ impl Cluster {
 
     async fn lasts(&self, id: i64) -> Result<Duration, Trouble> {
         let told = self
-            .call(None, Link::lease_client, |mut leases| async move {
+            .call(None, MemberChannel::lease_client, |mut leases| async move {
                 leases.time_to_live(id, None).await
             })
             .await?;
@@ -48,10 +52,14 @@ impl Cluster {
     /// One sign of life for a lease.
     pub(crate) async fn keep_alive(&self, id: i64, limit: Duration) -> Result<(), Trouble> {
         let limit = limit.min(self.answer_timeout);
-        self.call(Some(limit), Link::lease_client, |mut leases| async move {
-            // The stream's first answer belongs to this request; the stream ends with this block.
-            leases.keep_alive(id).await.map(drop)
-        })
+        self.call(
+            Some(limit),
+            MemberChannel::lease_client,
+            |mut leases| async move {
+                // The stream's first answer belongs to this request; the stream ends with this block.
+                leases.keep_alive(id).await.map(drop)
+            },
+        )
         .await
         .map(drop)
     }
@@ -65,10 +73,14 @@ impl Cluster {
         let limit = limit.min(self.answer_timeout);
         let known = self.newest_revision();
         let told = self
-            .call(Some(limit), Link::lease_client, |mut leases| async move {
-                let options = LeaseTimeToLiveOptions::new().with_keys();
-                leases.time_to_live(id, Some(options)).await
-            })
+            .call(
+                Some(limit),
+                MemberChannel::lease_client,
+                |mut leases| async move {
+                    let options = LeaseTimeToLiveOptions::new().with_keys();
+                    leases.time_to_live(id, Some(options)).await
+                },
+            )
             .await?;
         // The server's own revision: it may lag behind, or the store is an old copy.
         let revision = told.value.header().map_or(0, ResponseHeader::revision);
@@ -82,7 +94,7 @@ impl Cluster {
     /// How long the store would keep a lease from now on.
     pub(crate) async fn remaining(&self, id: i64) -> Result<Option<Duration>, Trouble> {
         let told = self
-            .call(None, Link::lease_client, |mut leases| async move {
+            .call(None, MemberChannel::lease_client, |mut leases| async move {
                 leases.time_to_live(id, None).await
             })
             .await?;
@@ -92,7 +104,7 @@ impl Cluster {
     }
 
     pub(crate) async fn revoke(&self, id: i64) -> Result<(), Trouble> {
-        self.call(None, Link::lease_client, |mut leases| async move {
+        self.call(None, MemberChannel::lease_client, |mut leases| async move {
             leases.revoke(id).await
         })
         .await

@@ -14,12 +14,12 @@ use crate::error::Trouble;
 const PING_EVERY: Duration = Duration::from_secs(10);
 
 /// A client, and what is known of the server that it leads to.
-pub(super) struct Link {
+pub(super) struct MemberChannel {
     client: Client,
     asking: Arc<Asking>,
 }
 
-impl Link {
+impl MemberChannel {
     fn new(client: Client, asking: Asking) -> Arc<Self> {
         let asking = Arc::new(asking);
         Arc::new(Self { client, asking })
@@ -48,7 +48,7 @@ pub(super) struct Member {
     address: String,
     /// The application's own, which is used for good: it makes its connections anew by itself.
     given: Option<Client>,
-    client: Connected<Arc<Link>, Trouble>,
+    client: Connected<Arc<MemberChannel>, Trouble>,
 }
 
 impl Member {
@@ -75,7 +75,7 @@ impl Member {
     }
 
     /// What `pick` takes of the client, if there is one, and the client's number.
-    pub(super) fn ready<C>(&self, pick: fn(&Link) -> C) -> Option<(C, u64)> {
+    pub(super) fn ready<C>(&self, pick: fn(&MemberChannel) -> C) -> Option<(C, u64)> {
         self.client.look(|link, number| (pick(link), number))
     }
 
@@ -83,16 +83,16 @@ impl Member {
     pub(super) async fn connect<C>(
         &self,
         config: &Config,
-        pick: fn(&Link) -> C,
+        pick: fn(&MemberChannel) -> C,
     ) -> Result<(C, u64), Trouble> {
         let make = async {
             if let Some(given) = &self.given {
-                return Ok(Link::new(given.clone(), Asking::of_several()));
+                return Ok(MemberChannel::new(given.clone(), Asking::of_several()));
             }
             // With the password as it is now.
             let options = options(config).await?;
             let client = Client::connect([&self.address], Some(options)).await?;
-            Ok(Link::new(client, Asking::default()))
+            Ok(MemberChannel::new(client, Asking::default()))
         };
         // Each caller has a limit of its own, and drops this then.
         let made = self.client.get_or_make(*TIMEOUTS.end(), make).await;

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Cluster;
 use super::asking::{Asking, Entering};
-use super::member::Link;
+use super::member::MemberChannel;
 use super::news::{News, Seen};
 use super::prompt::{Promptness, time_to_answer};
 use crate::error::Trouble;
@@ -71,24 +71,28 @@ impl Cluster {
         let limit = what.own.map(|_| self.answer_timeout * 2);
         let patience = self.answer_timeout;
         let told = self
-            .call(limit, Link::watches, |(watches, server, asking)| {
-                let (key, options) = (what.range.start.clone(), options.clone());
-                let own = what.own.map(<[u8]>::to_vec);
-                async move {
-                    let known = asking.clone();
-                    let entering = pin!(async move {
-                        match what.waits {
-                            Some(_) => known.entering(server, patience).await,
-                            None => Entering::NotKnown,
-                        }
-                    });
-                    let opened = match own {
-                        None => open(watches, key, options, what.waits, entering).await,
-                        Some(own) => open_both(watches, key, options, own, entering).await,
-                    };
-                    opened.map(|opened| (opened, asking))
-                }
-            })
+            .call(
+                limit,
+                MemberChannel::watches,
+                |(watches, server, asking)| {
+                    let (key, options) = (what.range.start.clone(), options.clone());
+                    let own = what.own.map(<[u8]>::to_vec);
+                    async move {
+                        let known = asking.clone();
+                        let entering = pin!(async move {
+                            match what.waits {
+                                Some(_) => known.entering(server, patience).await,
+                                None => Entering::NotKnown,
+                            }
+                        });
+                        let opened = match own {
+                            None => open(watches, key, options, what.waits, entering).await,
+                            Some(own) => open_both(watches, key, options, own, entering).await,
+                        };
+                        opened.map(|opened| (opened, asking))
+                    }
+                },
+            )
             .await?;
         let (opened, asking) = told.value;
         let mut watch = KeyWatch {

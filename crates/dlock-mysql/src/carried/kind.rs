@@ -340,7 +340,7 @@ impl Kind {
         let marks = &self.marks;
         let writes = [&marks.claim, &marks.dead, &marks.go_on];
         let mut here = vec![&marks.read];
-        let mut there = vec![self.first_use.as_str(), &marks.undo, &marks.undo_of];
+        let mut there = vec![self.first_use.as_str(), &marks.abandon, &marks.abandon_of];
         match &self.how {
             Locking::Row {
                 grab,

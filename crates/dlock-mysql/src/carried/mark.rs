@@ -152,10 +152,10 @@ pub(super) struct MarkStatements {
     pub(super) claim: String,
     pub(super) go_on: String,
     pub(super) dead: String,
-    pub(super) end: String,
-    pub(super) undo: String,
+    pub(super) break_lock: String,
+    pub(super) abandon: String,
     /// The same, of one connection alone.
-    pub(super) undo_of: String,
+    pub(super) abandon_of: String,
     pub(super) inspect: String,
     pub(super) list: String,
     clear: String,
@@ -168,15 +168,15 @@ impl MarkStatements {
                 .replace("{marks}", table)
                 .replace("{writable}", writable)
         };
-        let undo = one(include_str!("../sql/mark_undo.sql"));
+        let abandon = one(include_str!("../sql/mark_abandon.sql"));
         Self {
-            undo_of: format!("{undo} AND connection = ?"),
-            undo,
+            abandon_of: format!("{abandon} AND connection = ?"),
+            abandon,
             read: one(include_str!("../sql/mark_read.sql")),
             claim: one(include_str!("../sql/mark_claim.sql")),
             go_on: one(include_str!("../sql/mark_move.sql")),
             dead: one(include_str!("../sql/mark_dead.sql")),
-            end: one(include_str!("../sql/mark_break.sql")),
+            break_lock: one(include_str!("../sql/mark_break.sql")),
             clear: one(include_str!("../sql/mark_clear.sql")),
             inspect: one(include_str!("../sql/mark_inspect.sql")),
             list: one(include_str!("../sql/mark_list.sql")),
@@ -246,7 +246,7 @@ pub(super) fn move_args(connection: u64, version: MarkVersion) -> [Arg<'static>;
     [connection.into(), version.id.into(), version.stamp.into()]
 }
 
-pub(super) fn undo_args<'a>(name: &'a Name, attempt: &'a AttemptId) -> [Arg<'a>; 2] {
+pub(super) fn abandon_args<'a>(name: &'a Name, attempt: &'a AttemptId) -> [Arg<'a>; 2] {
     [
         name.as_str().into(),
         attempt.as_uuid().as_bytes().as_slice().into(),

@@ -41,9 +41,13 @@
 //!  the connection is ended, and a mark of the attempt cleared      free: its connection is kept for the next attempt
 //! ```
 
+mod abandon;
 mod acquire;
+mod backend;
 mod call_sign;
 mod grab;
+mod granted;
+mod inspect;
 mod kind;
 mod mark;
 mod release;
@@ -51,7 +55,6 @@ mod renew;
 mod short_way;
 mod spare;
 mod take;
-mod undo;
 mod wait;
 
 use std::collections::HashMap;
@@ -59,27 +62,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use dlock_core::backend::{AttemptId, Backend, Lease, Outcome, Renewal, Request};
-use dlock_core::{
-    Capabilities, ErrorKind, Hearing, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp,
-};
+use dlock_core::backend::AttemptId;
+use dlock_core::{Capabilities, ErrorKind, Hearing, Liveness, Reach, WakeUp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+pub(crate) use self::backend::ConnectionBackend;
 use self::call_sign::CallSign;
 use self::kind::{Kind, PlaceOfWaiter};
 use self::mark::HoldKey;
 use crate::config::Config;
-use crate::connect::{Connection, Job, SharedConnections};
+use crate::connect::{Connection, SharedConnections};
 use crate::error::Trouble;
 use crate::fence::TURNS;
-use crate::inspect::{lock, locks};
 use crate::lately::LatelyBusy;
 use crate::server::Setup;
 
 /// A waiter wakes within this time after the release, with nobody disturbing.
 const WAKE_UP: Duration = Duration::from_millis(100);
 
+/// Locks of modes `session` and `advisory`. The verbs of the backend are methods of it, each in the file of its name.
 #[derive(Debug)]
 pub(crate) struct ConnectionLocks {
     kind: Kind,
@@ -180,61 +181,9 @@ impl ConnectionLocks {
         self.held(attempt)
             .is_some_and(|now| Arc::ptr_eq(&now, hold))
     }
-}
 
-#[async_trait]
-impl Backend for ConnectionLocks {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    fn identity(&self) -> &str {
-        &self.identity
-    }
-
-    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
-        Ok(self.take(request, false).await?)
-    }
-
-    async fn acquire(&self, request: &Request) -> Result<Outcome> {
-        Ok(self.take(request, true).await?)
-    }
-
-    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        futures::future::join_all(leases.iter().map(|lease| self.prove(lease))).await
-    }
-
-    async fn release(&self, lease: &Lease) -> Result<Released> {
-        Ok(self.free(lease).await?)
-    }
-
-    async fn abandon(&self, request: &Request) -> Result<()> {
-        Ok(self.undo(request).await?)
-    }
-
-    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
-        let args = [name.as_str().into()];
-        let job = Job::Exec(&self.kind.marks.inspect, &args);
-        let told = self.shared.call(job, self.config.answer_timeout).await?;
-        Ok(lock(name, &told.answer.rows))
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
-        let args = [prefix.into(), (prefix.len() as u64).into(), prefix.into()];
-        let job = Job::Exec(&self.kind.marks.list, &args);
-        let told = self.shared.call(job, self.config.answer_timeout).await?;
-        Ok(locks(&told.answer.rows))
-    }
-
-    async fn break_lock(&self, name: &Name) -> Result<bool> {
-        Ok(self.free_by_force(name).await?)
-    }
-
-    async fn others_wait(&self, name: &Name) -> bool {
-        self.others_stand_in_line(name).await
-    }
-
-    async fn close(&self) -> Result<()> {
+    /// Ends all connections.
+    async fn close(&self) {
         self.closed.store(true, Ordering::Release);
         let spare = std::mem::take(&mut *self.spare());
         let all = futures::future::join_all(spare.into_iter().map(Connection::close));
@@ -242,7 +191,6 @@ impl Backend for ConnectionLocks {
         let _ = tokio::time::timeout(self.config.connect_timeout, all).await;
         self.attempts().clear();
         self.shared.close().await;
-        Ok(())
     }
 }
 

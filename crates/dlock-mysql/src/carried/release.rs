@@ -9,7 +9,7 @@ use crate::error::Trouble;
 
 impl ConnectionLocks {
     /// A hold was good until its mark is cleared, whether its own connection does that or, when that has broken, another one.
-    pub(super) async fn free(&self, lease: &Lease) -> Result<Released, Trouble> {
+    pub(super) async fn release(&self, lease: &Lease) -> Result<Released, Trouble> {
         let attempt = lease.attempt();
         let Some(hold) = self.held(attempt) else {
             return Ok(Released::AlreadyLost);

@@ -1,7 +1,10 @@
 //! Proves that a hold lives, and takes it to another connection when its own has broken.
 
+use std::sync::Arc;
+
 use dlock_core::backend::{Lease, Renewal};
 use dlock_core::{ErrorKind, LossReason};
+use futures::future::join_all;
 
 use super::call_sign::CallSign;
 use super::grab::Grab;
@@ -12,9 +15,13 @@ use crate::connect::Connection;
 use crate::error::Trouble;
 
 impl ConnectionLocks {
+    pub(super) async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        join_all(leases.iter().map(|lease| self.renew_one(lease))).await
+    }
+
     /// One question, sent after this call began: whoever gets the lock after it waits for a validity. When the connection has broken, or its
     /// server was demoted, the lock is taken again on a new one; as long as the mark is ours, nobody held it in between.
-    pub(super) async fn prove(&self, lease: &Lease) -> Renewal {
+    async fn renew_one(&self, lease: &Lease) -> Renewal {
         let Some(hold) = self.held(lease.attempt()) else {
             return Renewal::Lost(LossReason::SessionEnded);
         };

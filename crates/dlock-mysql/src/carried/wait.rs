@@ -112,7 +112,7 @@ impl Kind {
 
 impl ConnectionLocks {
     /// Whether somebody of another client stands in line. Not when the server does not answer: then nobody gets the lock from it either.
-    pub(super) async fn others_stand_in_line(&self, name: &Name) -> bool {
+    pub(super) async fn others_wait(&self, name: &Name) -> bool {
         let asked = self.kind.who_stands_in_line(name);
         let told = self
             .shared

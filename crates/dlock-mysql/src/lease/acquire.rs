@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlock_core::backend::{Lease, Request};
-use dlock_core::{Mode, Name, kit};
+use dlock_core::{ErrorKind, Mode, Name, kit};
 
 use super::LeaseLocks;
 use crate::connect::{Arg, Job};
@@ -21,8 +21,26 @@ const ABANDONED: u64 = 1 << 61;
 const BIND: &str = "SET @dlock_name = ?, @dlock_attempt = ?, @dlock_permits = ?, @dlock_label = ?, @dlock_lease = ?";
 
 impl LeaseLocks {
+    /// One that waits looks first.
+    pub(super) async fn try_acquire(
+        &self,
+        request: &Request,
+        look_first: bool,
+    ) -> Result<Tried, Trouble> {
+        match request.mode() {
+            Mode::Exclusive => self.try_whole(request, look_first).await,
+            Mode::Shared => self.try_part(request, 0).await,
+            Mode::Permit { limit } => self.try_part(request, limit).await,
+            other => Err(Trouble::new(
+                ErrorKind::Unsupported,
+                format!("this backend does not know the mode \"{other}\": update it"),
+            )
+            .unsent()),
+        }
+    }
+
     /// Takes the lock alone: one statement when it is free. What else there may be is told by a second one.
-    pub(super) async fn take(&self, request: &Request, look_first: bool) -> Result<Tried, Trouble> {
+    async fn try_whole(&self, request: &Request, look_first: bool) -> Result<Tried, Trouble> {
         let attempt = request.attempt();
         let owner = Arg::from(attempt.as_uuid().as_bytes().as_slice());
         let (label, name) = (
@@ -83,11 +101,7 @@ impl LeaseLocks {
     }
 
     /// Takes a part of the lock: a shared hold (0), or one of `permits`.
-    pub(super) async fn take_part(
-        &self,
-        request: &Request,
-        permits: u32,
-    ) -> Result<Tried, Trouble> {
+    async fn try_part(&self, request: &Request, permits: u32) -> Result<Tried, Trouble> {
         let attempt = request.attempt();
         let args = [
             request.name().as_str().into(),
@@ -138,7 +152,7 @@ impl LeaseLocks {
 
     /// Removes what an attempt left. The marker comes first, then the word in the row that makes others look for it: see
     /// `lease_acquire_closely.sql`. The row is made if it is not there, so that nobody makes it without that word.
-    pub(super) async fn undo(&self, request: &Request) -> Result<(), Trouble> {
+    pub(super) async fn abandon(&self, request: &Request) -> Result<(), Trouble> {
         let limit = request.trip_timeout();
         let attempt = request.attempt();
         let name = Arg::from(request.name().as_str());
@@ -149,15 +163,15 @@ impl LeaseLocks {
             .call(Job::Exec(&self.sql.mark, &mark), limit)
             .await?;
         for _ in 0..FIRST_USES {
-            let undo = Job::Exec(&self.sql.undo, &whole);
-            if self.shared.call(undo, limit).await?.answer.affected > 0 {
+            let abandon = Job::Exec(&self.sql.abandon, &whole);
+            if self.shared.call(abandon, limit).await?.answer.affected > 0 {
                 break;
             }
             self.first_use(request.name(), limit).await?;
         }
         // An exclusive hold may have become a shared one.
         self.shared
-            .call(Job::Exec(&self.sql.part_undo, &part), limit)
+            .call(Job::Exec(&self.sql.part_abandon, &part), limit)
             .await?;
         // It is undone; the rest is for order's sake, and is tried again by the next one.
         if let Err(trouble) = self

@@ -8,7 +8,7 @@ use crate::error::Trouble;
 use crate::inspect::{lock, locks};
 
 impl LeaseLocks {
-    pub(super) async fn look(&self, name: &Name) -> Result<LockInfo, Trouble> {
+    pub(super) async fn inspect(&self, name: &Name) -> Result<LockInfo, Trouble> {
         let args: [Arg<'_>; 2] = [name.as_str().into(), name.as_str().into()];
         let told = self
             .shared
@@ -17,7 +17,7 @@ impl LeaseLocks {
         Ok(lock(name, &told.answer.rows))
     }
 
-    pub(super) async fn look_at_all(&self, prefix: &str) -> Result<Vec<LockInfo>, Trouble> {
+    pub(super) async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>, Trouble> {
         let length = prefix.len() as u64;
         let args: [Arg<'_>; 6] = [
             prefix.into(),

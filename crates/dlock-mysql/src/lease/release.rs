@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use dlock_core::backend::Lease;
-use dlock_core::{ErrorKind, Mode, Name, Released};
+use dlock_core::{Error, ErrorKind, Mode, Name, Released, Result};
 
 use super::LeaseLocks;
+use crate::bell;
 use crate::connect::{Answer, Arg, Job};
 use crate::error::Trouble;
 use crate::key::micros;
@@ -14,7 +15,14 @@ use crate::key::micros;
 const SWEEP_LIMIT: Duration = Duration::from_secs(60);
 
 impl LeaseLocks {
-    pub(super) async fn free(&self, lease: &Lease) -> Result<Released, Trouble> {
+    pub(super) async fn release(&self, lease: &Lease) -> Result<Released, Trouble> {
+        let released = self.release_row(lease).await;
+        // Behind the commit, or the one that is woken would find the lock held. Whatever became of it: the next one asks the row.
+        bell::ring(lease);
+        released
+    }
+
+    async fn release_row(&self, lease: &Lease) -> Result<Released, Trouble> {
         let attempt = lease.attempt();
         let [front, bell] = self.bells.signs_of_waiters(lease);
         let args: [Arg<'_>; 4] = [
@@ -61,8 +69,8 @@ impl LeaseLocks {
         Ok(Released::AlreadyLost)
     }
 
-    /// Turns an exclusive hold into a shared one; `false` when it is gone.
-    pub(super) async fn share(&self, lease: &Lease) -> Result<bool, Trouble> {
+    /// Turns an exclusive hold into a shared one.
+    pub(super) async fn downgrade(&self, lease: &Lease) -> Result<()> {
         let attempt = lease.attempt();
         let args: [Arg<'_>; 2] = [
             lease.name().as_str().into(),
@@ -71,16 +79,29 @@ impl LeaseLocks {
         let bind = "SET @dlock_name = ?, @dlock_attempt = ?";
         let job = Job::Batch(bind, &args, &self.sql.downgrade);
         let told = self.shared.call(job, self.limit).await?;
-        Ok(told.answer.first_number() == Some(1))
+        if told.answer.first_number() == Some(1) {
+            // Those who wait may share the lock now.
+            bell::ring(lease);
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Lost,
+            "the hold is gone, so there is nothing to downgrade",
+        ))
     }
 
     /// Ends every hold of a name; `false` when there was none.
-    pub(super) async fn free_by_force(&self, name: &Name) -> Result<bool, Trouble> {
+    pub(super) async fn break_lock(&self, name: &Name) -> Result<bool, Trouble> {
         let args = [name.as_str().into()];
         let mut ended = 0;
-        for sql in [&self.sql.end, &self.sql.part_end] {
+        for sql in [&self.sql.break_lock, &self.sql.part_break_lock] {
             let told = self.shared.call(Job::Exec(sql, &args), self.limit).await?;
             ended += told.answer.affected + u64::from(told.again);
+        }
+        if ended > 0 {
+            self.bells
+                .break_bell(&self.shared, name, self.limit / 4)
+                .await;
         }
         Ok(ended > 0)
     }

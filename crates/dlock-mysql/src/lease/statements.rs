@@ -1,4 +1,4 @@
-use crate::renew::Extend;
+use crate::renew::RenewStatements;
 use crate::schema::guarded;
 
 /// The SQL of this mode, with the names of the tables filled in.
@@ -9,21 +9,21 @@ pub(crate) struct Statements {
     pub(crate) peek: String,
     pub(crate) first_use: String,
     pub(crate) release: String,
-    pub(crate) undo: String,
+    pub(crate) abandon: String,
     pub(crate) mark: String,
     pub(crate) forget: String,
     pub(crate) part_acquire: String,
     pub(crate) part_release: String,
-    pub(crate) part_undo: String,
+    pub(crate) part_abandon: String,
     pub(crate) downgrade: String,
     pub(crate) inspect: String,
     pub(crate) list: String,
-    pub(crate) end: String,
-    pub(crate) part_end: String,
+    pub(crate) break_lock: String,
+    pub(crate) part_break_lock: String,
     pub(crate) sweep: String,
     pub(crate) sweep_dead: String,
-    pub(crate) extend: Extend,
-    pub(crate) part_extend: Extend,
+    pub(crate) renew: RenewStatements,
+    pub(crate) part_renew: RenewStatements,
 }
 
 impl Statements {
@@ -42,24 +42,24 @@ impl Statements {
             first_use: one(include_str!("../sql/lease_first_use.sql")),
             release: one(include_str!("../sql/lease_release.sql"))
                 .replace("{who_waits}", who_waits),
-            undo: one(include_str!("../sql/lease_undo.sql")),
+            abandon: one(include_str!("../sql/lease_abandon.sql")),
             mark: one(include_str!("../sql/abandon_mark.sql")),
             forget: one(include_str!("../sql/abandon_forget.sql")),
             part_acquire: one(include_str!("../sql/holders_acquire.sql")),
             part_release: one(include_str!("../sql/holders_release.sql")),
-            part_undo: one(include_str!("../sql/holders_undo.sql")),
+            part_abandon: one(include_str!("../sql/holders_abandon.sql")),
             downgrade: one(include_str!("../sql/downgrade.sql")),
             inspect: one(include_str!("../sql/inspect.sql")),
             list: one(include_str!("../sql/list.sql")),
-            end: one(include_str!("../sql/lease_break.sql")),
-            part_end: one(include_str!("../sql/holders_break.sql")),
+            break_lock: one(include_str!("../sql/lease_break.sql")),
+            part_break_lock: one(include_str!("../sql/holders_break.sql")),
             sweep: one(include_str!("../sql/sweep.sql")),
             sweep_dead: one(include_str!("../sql/sweep_dead.sql")),
-            extend: Extend::new(
+            renew: RenewStatements::new(
                 &one(include_str!("../sql/lease_renew.sql")),
                 &one(include_str!("../sql/lease_still_ours.sql")),
             ),
-            part_extend: Extend::new(
+            part_renew: RenewStatements::new(
                 &one(include_str!("../sql/holders_renew.sql")),
                 &one(include_str!("../sql/holders_still_ours.sql")),
             ),

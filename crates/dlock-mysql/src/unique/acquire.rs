@@ -66,7 +66,11 @@ struct Wish<'a> {
 }
 
 impl UniqueLocks {
-    pub(super) async fn take(&self, request: &Request, look_first: bool) -> Result<Tried, Trouble> {
+    pub(super) async fn try_acquire(
+        &self,
+        request: &Request,
+        look_first: bool,
+    ) -> Result<Tried, Trouble> {
         let attempt = request.attempt();
         let wish = Wish {
             request,
@@ -84,14 +88,14 @@ impl UniqueLocks {
         for _ in 0..LOOKS {
             let from = match self.claim(&wish).await? {
                 Claimed::Now(from) => from,
-                Claimed::Before(token) => match self.extend(request, token).await? {
+                Claimed::Before(token) => match self.begin_anew(request, token).await? {
                     Some(lease) => return Ok(Tried::Held(lease)),
                     None => continue,
                 },
                 Claimed::NotYet => match self.look(&wish).await? {
                     Row::Gone => continue,
                     Row::Others(others) => return Ok(Tried::Busy(others)),
-                    Row::Ours(token) => match self.extend(request, token).await? {
+                    Row::Ours(token) => match self.begin_anew(request, token).await? {
                         Some(lease) => return Ok(Tried::Held(lease)),
                         None => continue,
                     },
@@ -113,7 +117,7 @@ impl UniqueLocks {
             }
         }
         // Others come and go, or ours has its token already: undo what there may be, so that busy is proof.
-        self.undo(request).await?;
+        self.abandon(request).await?;
         Ok(Tried::Busy(InTheWay::default()))
     }
 
@@ -157,11 +161,11 @@ impl UniqueLocks {
     }
 
     /// Begins the lease of a hold anew that this very attempt has; `None` when it is gone.
-    async fn extend(&self, request: &Request, token: u64) -> Result<Option<Lease>, Trouble> {
+    async fn begin_anew(&self, request: &Request, token: u64) -> Result<Option<Lease>, Trouble> {
         let lease = Lease::new(request, request.now());
         let found = self
             .sql
-            .extend
+            .renew
             .run(&self.shared, &[&lease], self.limit)
             .await?;
         Ok(match found {
@@ -170,7 +174,7 @@ impl UniqueLocks {
         })
     }
 
-    pub(super) async fn undo(&self, request: &Request) -> Result<(), Trouble> {
+    pub(super) async fn abandon(&self, request: &Request) -> Result<(), Trouble> {
         let attempt = request.attempt();
         let owner = Arg::from(attempt.as_uuid().as_bytes().as_slice());
         self.exec(&self.sql.abandon, &[owner.clone(), owner])

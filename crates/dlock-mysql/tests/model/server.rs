@@ -268,7 +268,7 @@ impl Servers {
                 self.clear(fence);
                 Answer::Done
             }
-            // mark_undo.sql: "WHERE … owner = ?"
+            // mark_abandon.sql: "WHERE … owner = ?"
             Statement::Undo => {
                 if self.mark.owner == Some(me) {
                     self.disown();

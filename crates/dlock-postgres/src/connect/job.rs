@@ -15,7 +15,7 @@ pub(crate) enum Turns {
     StuckRenewals,
 }
 
-/// One call, told to [`Link::call`].
+/// One call, told to [`SharedConnections::call`].
 #[derive(Clone, Copy)]
 pub(crate) enum Job<'a> {
     /// A statement with its arguments.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dlock_core::ErrorKind;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::link::Link;
+use super::shared::SharedConnections;
 use super::wire::Wire;
 use crate::error::Trouble;
 
@@ -23,12 +23,12 @@ pub(crate) struct Ear {
 }
 
 impl Ear {
-    pub(crate) async fn open(link: &Link, channel: &str) -> Result<Self, Trouble> {
+    pub(crate) async fn open(shared: &SharedConnections, channel: &str) -> Result<Self, Trouble> {
         let (sink, heard) = unbounded_channel();
-        let mut wire = link.open_listening(sink).await?;
+        let mut wire = shared.open_listening(sink).await?;
         // A new one for each connection: the server may take the old connection for alive.
         let bell = fastrand::i64(..);
-        let limit = link.limit();
+        let limit = shared.limit();
         // The channel's name is ours, and made of letters and digits. Where the server has the setting, it would end a connection that is
         // idle, as a good listener is.
         let begin = format!(

@@ -14,8 +14,8 @@ pub(super) struct Pool {
     pub(super) config: Config,
     idle: Mutex<Vec<Wire>>,
     pub(super) closed: AtomicBool,
-    /// Which of the places took writes when it was asked last.
-    place: AtomicUsize,
+    /// Which of the servers took writes when it was asked last.
+    server: AtomicUsize,
     /// What a new connection is told, see [`Wire::learn`].
     pub(super) often: OnceLock<Vec<Often>>,
 }
@@ -26,7 +26,7 @@ impl Pool {
             config,
             idle: Mutex::default(),
             closed: AtomicBool::new(false),
-            place: AtomicUsize::new(0),
+            server: AtomicUsize::new(0),
             often: OnceLock::new(),
         }
     }
@@ -46,22 +46,22 @@ impl Pool {
         Ok(wire)
     }
 
-    /// Connects, to the place that takes writes if there are several.
+    /// Connects, to the one that takes writes if there are several.
     pub(super) async fn open(&self, sink: Option<Sink>) -> Result<Wire, Trouble> {
         if self.is_closed() {
             return Err(closed());
         }
         let config = &self.config;
-        let many = config.places.len() > 1;
-        let first = self.place.load(Ordering::Relaxed);
+        let many = config.servers.len() > 1;
+        let first = self.server.load(Ordering::Relaxed);
         let mut troubles: Vec<Trouble> = Vec::new();
-        for step in 0..config.places.len() {
-            let number = (first + step) % config.places.len();
-            let Some(place) = config.places.get(number) else {
+        for step in 0..config.servers.len() {
+            let number = (first + step) % config.servers.len();
+            let Some(server) = config.servers.get(number) else {
                 continue;
             };
             let outcome = async {
-                let mut wire = Wire::open(config, place, sink.clone()).await?;
+                let mut wire = Wire::open(config, server, sink.clone()).await?;
                 if many {
                     let asked = wire.ask(TAKES_WRITES, &[]);
                     let rows = tokio::time::timeout(config.connect_timeout, asked)
@@ -69,20 +69,20 @@ impl Pool {
                         .map_err(|_| {
                             Trouble::new(
                                 ErrorKind::TimedOut,
-                                format!("{place} did not tell whether it takes writes"),
+                                format!("{server} did not tell whether it takes writes"),
                             )
                             .unsent()
                         })??;
                     let writable = rows.first().and_then(|row| row.try_get(0).ok());
                     if writable != Some(true) {
-                        return Err(Trouble::read_only(&place.to_string()));
+                        return Err(Trouble::read_only(&server.to_string()));
                     }
                 }
                 Ok(wire)
             };
             match outcome.await {
                 Ok(wire) => {
-                    self.place.store(number, Ordering::Relaxed);
+                    self.server.store(number, Ordering::Relaxed);
                     return Ok(wire);
                 }
                 Err(trouble) => troubles.push(trouble),

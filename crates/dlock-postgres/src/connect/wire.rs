@@ -16,7 +16,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, Row, Socket, Statement};
 
 #[cfg(feature = "tls")]
 use super::tls;
-use crate::config::{Config, DEFAULT_PORT, Place};
+use crate::config::{Config, DEFAULT_PORT, ServerAddress};
 use crate::error::Trouble;
 
 /// An argument of a statement, with its type: so the server need not be asked for it.
@@ -55,14 +55,14 @@ impl fmt::Debug for Wire {
 }
 
 impl Wire {
-    /// Connects to one place and logs in.
+    /// Connects to one server and logs in.
     pub(crate) async fn open(
         config: &Config,
-        place: &Place,
+        server: &ServerAddress,
         sink: Option<Sink>,
     ) -> Result<Self, Trouble> {
         let open = async {
-            let (client, driver) = dial(config, place, sink).await?;
+            let (client, driver) = dial(config, server, sink).await?;
             Ok(Self {
                 client,
                 driver: Some(driver),
@@ -70,7 +70,7 @@ impl Wire {
                 prepared: Vec::new(),
             })
         };
-        within(config.connect_timeout, place, open).await
+        within(config.connect_timeout, server, open).await
     }
 
     /// One statement, in a transaction of its own.
@@ -274,16 +274,16 @@ where
 
 async fn dial(
     config: &Config,
-    place: &Place,
+    server: &ServerAddress,
     sink: Option<Sink>,
 ) -> Result<(Client, Driver), Trouble> {
     let mut to = tokio_postgres::Config::new();
-    match place {
-        Place::Tcp(host) => {
+    match server {
+        ServerAddress::Tcp(host) => {
             to.host(host.name.clone());
             to.port(host.port.unwrap_or(DEFAULT_PORT));
         }
-        Place::Unix(folder, port) => {
+        ServerAddress::Unix(folder, port) => {
             to.host_path(folder);
             to.port(*port);
         }
@@ -323,14 +323,14 @@ async fn dial(
 
 async fn within<T>(
     limit: Duration,
-    place: &Place,
+    server: &ServerAddress,
     work: impl Future<Output = Result<T, Trouble>>,
 ) -> Result<T, Trouble> {
     match tokio::time::timeout(limit, work).await {
-        Ok(done) => done.map_err(|trouble| trouble.about(&place.to_string())),
+        Ok(done) => done.map_err(|trouble| trouble.about(&server.to_string())),
         Err(_) => Err(Trouble::new(
             ErrorKind::TimedOut,
-            format!("{place} let nobody in within {limit:?}: is it overloaded or hung, and is it a PostgreSQL?"),
+            format!("{server} let nobody in within {limit:?}: is it overloaded or hung, and is it a PostgreSQL?"),
         )
         .unsent()),
     }

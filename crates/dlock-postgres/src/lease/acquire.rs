@@ -6,7 +6,6 @@ use std::time::Duration;
 use dlock_core::backend::{Busy, Lease, Outcome, Request};
 use dlock_core::{ErrorKind, Mode, kit};
 use tokio_postgres::types::Type;
-use uuid::Uuid;
 
 use super::LeaseLocks;
 use crate::connect::{Arg, Job};
@@ -19,7 +18,7 @@ pub(crate) const TOMBSTONE_TTL: Duration = Duration::from_secs(300);
 
 /// What one attempt found.
 #[derive(Debug)]
-pub(crate) enum Reply {
+pub(crate) enum AcquireReply {
     Held(Lease),
     Others {
         /// When asking again is worth it.
@@ -50,12 +49,12 @@ pub(crate) struct Stray;
 
 impl LeaseLocks {
     /// An attempt that does not wait.
-    pub(crate) async fn attempt(&self, request: &Request) -> Result<Outcome, Trouble> {
+    pub(crate) async fn try_acquire(&self, request: &Request) -> Result<Outcome, Trouble> {
         match self.ask(request, Wait::No).await? {
-            Reply::Held(lease) => Ok(Outcome::Held(lease)),
-            Reply::Others { free_in, stray, .. } => {
+            AcquireReply::Held(lease) => Ok(Outcome::Held(lease)),
+            AcquireReply::Others { free_in, stray, .. } => {
                 if stray {
-                    self.give_up(request).await.map_err(Trouble::in_doubt)?;
+                    self.abandon(request).await.map_err(Trouble::in_doubt)?;
                 }
                 Ok(Outcome::Busy(Busy {
                     retry_after: free_in,
@@ -65,7 +64,11 @@ impl LeaseLocks {
     }
 
     /// Asks once; one who waits then stands in the queue if others hold the lock.
-    pub(crate) async fn ask(&self, request: &Request, wait: Wait<'_>) -> Result<Reply, Trouble> {
+    pub(crate) async fn ask(
+        &self,
+        request: &Request,
+        wait: Wait<'_>,
+    ) -> Result<AcquireReply, Trouble> {
         let kind = kind(request.mode())?;
         let (lease, patience) = (micros(request.lease()), micros(self.waiter_lease));
         let (channel, bell) = match wait {
@@ -90,7 +93,7 @@ impl LeaseLocks {
         // Read before the first byte is sent (C7).
         let sent = request.now();
         let job = Job::Ask(&self.sql.acquire, &args);
-        let told = self.link.call(job, request.trip_timeout()).await?;
+        let told = self.shared.call(job, request.trip_timeout()).await?;
         let row = told.rows.first();
         let said: Option<i32> = row.and_then(|row| row.try_get(0).ok());
         let number: i64 = row.and_then(|row| row.try_get(1).ok()).unwrap_or(0);
@@ -108,9 +111,9 @@ impl LeaseLocks {
                 if told.again {
                     lease = lease.with_native(Arc::new(Stray));
                 }
-                Ok(Reply::Held(lease))
+                Ok(AcquireReply::Held(lease))
             }
-            Some(busy @ (0 | 4)) => Ok(Reply::Others {
+            Some(busy @ (0 | 4)) => Ok(AcquireReply::Others {
                 free_in: in_micros(number),
                 last: last.unwrap_or(0),
                 stray: told.again,
@@ -123,26 +126,15 @@ impl LeaseLocks {
     }
 
     /// Removes whatever an attempt left, and keeps what is still under way from taking effect.
-    pub(crate) async fn give_up(&self, request: &Request) -> Result<(), Trouble> {
+    pub(crate) async fn abandon(&self, request: &Request) -> Result<(), Trouble> {
         let attempt = *request.attempt().as_uuid();
-        self.end(
+        self.end_attempt(
             request.name().as_str(),
             attempt,
             TOMBSTONE_TTL,
             request.trip_timeout(),
         )
         .await?;
-        Ok(())
-    }
-
-    /// As `give_up`, for an attempt of its own kind.
-    pub(crate) async fn undo(
-        &self,
-        name: &str,
-        attempt: Uuid,
-        memory: Duration,
-    ) -> Result<(), Trouble> {
-        self.end(name, attempt, memory, self.link.limit()).await?;
         Ok(())
     }
 }

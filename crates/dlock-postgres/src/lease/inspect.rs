@@ -12,20 +12,20 @@ use crate::error::Trouble;
 use crate::fence;
 
 impl LeaseLocks {
-    pub(crate) async fn look(&self, name: &Name) -> Result<LockInfo, Trouble> {
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<LockInfo, Trouble> {
         lock(name, &self.ask_about(name.as_str()).await?)
     }
 
     pub(crate) async fn ask_about(&self, name: &str) -> Result<Vec<Row>, Trouble> {
         let args: [Arg<'_>; 1] = [(&name, Type::TEXT)];
         let job = Job::Ask(&self.sql.inspect, &args);
-        Ok(self.link.call(job, self.link.limit()).await?.rows)
+        Ok(self.shared.call(job, self.shared.limit()).await?.rows)
     }
 
-    pub(crate) async fn look_at_all(&self, prefix: &str) -> Result<Vec<LockInfo>, Trouble> {
+    pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>, Trouble> {
         let args: [Arg<'_>; 1] = [(&prefix, Type::TEXT)];
         let job = Job::Ask(&self.sql.list, &args);
-        locks(&self.link.call(job, self.link.limit()).await?.rows)
+        locks(&self.shared.call(job, self.shared.limit()).await?.rows)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Mode `lease`: a row with the time until which it is held, and a queue.
 
 mod acquire;
+mod backend;
 mod inspect;
+mod listener;
 mod release;
 mod renew;
 mod wait;
@@ -10,18 +12,14 @@ mod wanted;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use dlock_core::backend::{Backend, Lease, Outcome, Renewal, Request};
-use dlock_core::{
-    Capabilities, Error, ErrorKind, Fairness, Hearing, Liveness, LockInfo, Name, Reach, Released,
-    Result, WakeUp,
-};
+use dlock_core::{Capabilities, Fairness, Hearing, Liveness, Reach, WakeUp};
 use tokio_postgres::types::Type;
 
+pub(crate) use self::backend::LeaseBackend;
 pub(crate) use self::inspect::{lock, locks};
-use self::wait::Listener;
+use self::listener::Listener;
 use crate::config::Config;
-use crate::connect::{Link, Often};
+use crate::connect::{Often, SharedConnections};
 use crate::error::Trouble;
 use crate::fence::TURNS;
 use crate::schema;
@@ -31,10 +29,10 @@ const BOUND: Duration = Duration::from_millis(50);
 /// The longest pause of a waiter that asks.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Locks of mode `lease`.
+/// Locks of mode `lease`. The verbs of the backend are methods of it, each in the file of its name.
 #[derive(Debug)]
 pub(crate) struct LeaseLocks {
-    link: Arc<Link>,
+    shared: Arc<SharedConnections>,
     sql: Statements,
     waiter_lease: Duration,
     listener: Listener,
@@ -82,14 +80,19 @@ impl Statements {
 
 impl LeaseLocks {
     /// `listens`: no pooler stands in between, and the user wants it.
-    pub(crate) fn new(link: Arc<Link>, config: &Config, identity: String, listens: bool) -> Self {
+    pub(crate) fn new(
+        shared: Arc<SharedConnections>,
+        config: &Config,
+        identity: String,
+        listens: bool,
+    ) -> Self {
         Self {
             sql: Statements::new(config),
             waiter_lease: config.waiter_lease,
-            listener: Listener::new(link.clone(), listens),
+            listener: Listener::new(shared.clone(), listens),
             capabilities: capabilities(listens),
             identity,
-            link,
+            shared,
         }
     }
 
@@ -122,11 +125,18 @@ impl LeaseLocks {
     /// Shows a missing permission now: it changes nothing, for no lock has such a name.
     pub(crate) async fn rehearse(&self) -> Result<(), Trouble> {
         let about = |trouble: Trouble| trouble.about("checking what we may do").unsent();
-        self.undo("", uuid::Uuid::nil(), Duration::from_micros(1))
+        let memory = Duration::from_micros(1);
+        self.end_attempt("", uuid::Uuid::nil(), memory, self.shared.limit())
             .await
             .map_err(about)?;
         self.ask_about("").await.map_err(about)?;
         Ok(())
+    }
+
+    /// Ends all connections.
+    pub(crate) async fn close(&self) {
+        self.listener.close();
+        self.shared.close().await;
     }
 }
 
@@ -156,72 +166,4 @@ fn capabilities(listens: bool) -> Capabilities {
     };
     capabilities.durability = "a hold is a committed row: it survives a restart of the server, and a fail-over as far as the standby has received it";
     capabilities
-}
-
-#[async_trait]
-impl Backend for LeaseLocks {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    fn identity(&self) -> &str {
-        &self.identity
-    }
-
-    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
-        Ok(self.attempt(request).await?)
-    }
-
-    async fn acquire(&self, request: &Request) -> Result<Outcome> {
-        self.wait(request).await
-    }
-
-    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        self.extend(leases).await
-    }
-
-    async fn release(&self, lease: &Lease) -> Result<Released> {
-        Ok(self.free(lease).await?)
-    }
-
-    async fn abandon(&self, request: &Request) -> Result<()> {
-        Ok(self.give_up(request).await?)
-    }
-
-    async fn downgrade(&self, lease: &Lease) -> Result<()> {
-        if self.share(lease).await? {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Lost,
-            "the hold is gone, so there is nothing to downgrade",
-        ))
-    }
-
-    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
-        Ok(self.look(name).await?)
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
-        Ok(self.look_at_all(prefix).await?)
-    }
-
-    async fn break_lock(&self, name: &Name) -> Result<bool> {
-        Ok(self.free_by_force(name).await?)
-    }
-
-    async fn others_wait(&self, name: &Name) -> bool {
-        // Who cannot be asked is not waited for: a holder gives way to somebody who is there.
-        self.is_waited_for(name).await.unwrap_or(false)
-    }
-
-    async fn wanted(&self, lease: &Lease) {
-        self.until_wanted(lease).await;
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.listener.close();
-        self.link.close().await;
-        Ok(())
-    }
 }

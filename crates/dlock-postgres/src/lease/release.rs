@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dlock_core::backend::Lease;
-use dlock_core::{ErrorKind, Name, Released};
+use dlock_core::{Error, ErrorKind, Name, Released, Result};
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
@@ -18,15 +18,15 @@ const SWEEP_LIMIT: Duration = Duration::from_secs(60);
 const SWEEP_PART: u64 = 500;
 
 impl LeaseLocks {
-    pub(crate) async fn free(&self, lease: &Lease) -> Result<Released, Trouble> {
+    pub(crate) async fn release(&self, lease: &Lease) -> Result<Released, Trouble> {
         let memory = match lease.native::<Stray>() {
             Some(Stray) => TOMBSTONE_TTL,
             None => Duration::ZERO,
         };
         let attempt = *lease.attempt().as_uuid();
-        let limit = self.link.limit();
+        let limit = self.shared.limit();
         let (held, again) = self
-            .end(lease.name().as_str(), attempt, memory, limit)
+            .end_attempt(lease.name().as_str(), attempt, memory, limit)
             .await?;
         match (held, again) {
             (true, _) => Ok(Released::Freed),
@@ -40,7 +40,7 @@ impl LeaseLocks {
     }
 
     /// Ends what an attempt has: whether it held the lock, and whether it was asked for twice.
-    pub(crate) async fn end(
+    pub(crate) async fn end_attempt(
         &self,
         name: &str,
         attempt: Uuid,
@@ -54,27 +54,33 @@ impl LeaseLocks {
             (&memory, Type::INT8),
         ];
         let job = Job::Ask(&self.sql.release, &args);
-        let told = self.link.call(job, limit).await?;
+        let told = self.shared.call(job, limit).await?;
         let held: i32 = told.first()?;
         Ok((held == 1, told.again))
     }
 
-    /// Turns an exclusive hold into a shared one; `false` when it is gone.
-    pub(crate) async fn share(&self, lease: &Lease) -> Result<bool, Trouble> {
+    /// Turns an exclusive hold into a shared one.
+    pub(crate) async fn downgrade(&self, lease: &Lease) -> Result<()> {
         let name = lease.name().as_str();
         let attempt = *lease.attempt().as_uuid();
         let args: [Arg<'_>; 2] = [(&name, Type::TEXT), (&attempt, Type::UUID)];
         let job = Job::Ask(&self.sql.downgrade, &args);
-        let told = self.link.call(job, self.link.limit()).await?;
-        told.first()
+        let told = self.shared.call(job, self.shared.limit()).await?;
+        if told.first()? {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Lost,
+            "the hold is gone, so there is nothing to downgrade",
+        ))
     }
 
     /// Ends every hold of a name; `false` when there was none.
-    pub(crate) async fn free_by_force(&self, name: &Name) -> Result<bool, Trouble> {
+    pub(crate) async fn break_lock(&self, name: &Name) -> Result<bool, Trouble> {
         let name = name.as_str();
         let args: [Arg<'_>; 1] = [(&name, Type::TEXT)];
         let job = Job::Ask(&self.sql.break_lock, &args);
-        let told = self.link.call(job, self.link.limit()).await?;
+        let told = self.shared.call(job, self.shared.limit()).await?;
         let found: bool = told.first()?;
         // A first try, whose answer was lost, may have found it.
         Ok(found || told.again)
@@ -86,7 +92,7 @@ impl LeaseLocks {
         let mut all = 0;
         loop {
             let job = Job::Ask(&self.sql.sweep, &args);
-            let told = self.link.call_within(job, SWEEP_LIMIT).await?;
+            let told = self.shared.call_within(job, SWEEP_LIMIT).await?;
             let swept: i64 = told.first()?;
             let swept = u64::try_from(swept).unwrap_or(0);
             all += swept;

@@ -31,10 +31,10 @@ struct Extended {
 }
 
 impl LeaseLocks {
-    pub(crate) async fn extend(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+    pub(crate) async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
         let mut answers = Vec::with_capacity(leases.len());
         for batch in leases.chunks(BATCH) {
-            let extended = match self.extend_batch(batch, false).await {
+            let extended = match self.renew_batch(batch, false).await {
                 Ok(extended) => extended,
                 Err(trouble) => {
                     let error = Error::from(trouble);
@@ -57,14 +57,14 @@ impl LeaseLocks {
         if !extended.left_out.contains(lease.name().as_str()) {
             return told(extended, lease);
         }
-        match self.extend_batch(std::slice::from_ref(lease), true).await {
+        match self.renew_batch(std::slice::from_ref(lease), true).await {
             Ok(extended) => told(&extended, lease),
             Err(trouble) => Renewal::Failed(trouble.into()),
         }
     }
 
     /// Which of them the server has extended. It writes a row for each, so a server that takes no writes extends nothing.
-    async fn extend_batch(&self, batch: &[Arc<Lease>], wait: bool) -> Result<Extended, Trouble> {
+    async fn renew_batch(&self, batch: &[Arc<Lease>], wait: bool) -> Result<Extended, Trouble> {
         let names: Vec<&str> = batch.iter().map(|lease| lease.name().as_str()).collect();
         let attempts: Vec<Uuid> = batch
             .iter()
@@ -78,19 +78,19 @@ impl LeaseLocks {
         let job = Job::Ask(&self.sql.renew, &args);
         let shortest = batch.iter().map(|lease| lease.renewal_limit()).min();
         let limit = shortest.unwrap_or(Duration::MAX);
-        let told = match (wait, self.link.takes_two_trips()) {
+        let told = match (wait, self.shared.takes_two_trips()) {
             // Neither in the place of renewals that need not wait for a row, nor behind calls that wait too. One try: another connection does not help
             // with a row that somebody keeps, and what the holds beside it were told must come to core in time.
             (true, _) => {
-                self.link
+                self.shared
                     .call_by(job, limit / 2, Turns::StuckRenewals)
                     .await?
             }
             (false, true) => self.hedged(job, limit).await?,
             // A half each, so that a second connection gets its chance when the first is silent.
-            (false, false) => match self.link.call_by(job, limit / 2, Turns::Renewals).await {
+            (false, false) => match self.shared.call_by(job, limit / 2, Turns::Renewals).await {
                 Err(trouble) if trouble.kind() == ErrorKind::TimedOut => {
-                    self.link.call_by(job, limit / 2, Turns::Renewals).await?
+                    self.shared.call_by(job, limit / 2, Turns::Renewals).await?
                 }
                 told => told?,
             },
@@ -111,10 +111,10 @@ impl LeaseLocks {
     /// Two trips may not fit into a half of the time on a slow network, so the first try has all of it; but a connection that is silent must
     /// not cost it, so a second one begins beside it in the middle. Both may be carried out: a renewal can come twice.
     async fn hedged(&self, job: Job<'_>, limit: Duration) -> Result<Told, Trouble> {
-        let first = pin!(self.link.call_by(job, limit, Turns::Renewals));
+        let first = pin!(self.shared.call_by(job, limit, Turns::Renewals));
         let second = pin!(async {
             tokio::time::sleep(limit / 2).await;
-            self.link
+            self.shared
                 .call_by(job, limit / 2, Turns::StuckRenewals)
                 .await
         });

@@ -87,7 +87,7 @@ impl Drop for Entered<'_> {
 
 impl LeaseLocks {
     /// Resolves when somebody of another client waits for what is held.
-    pub(super) async fn until_wanted(&self, lease: &Lease) {
+    pub(super) async fn wanted(&self, lease: &Lease) {
         if !self.listener.is_on() {
             return std::future::pending().await;
         }
@@ -121,7 +121,7 @@ impl LeaseLocks {
             (&bell, Type::INT8),
         ];
         let job = Job::Ask(&self.sql.listen, &args);
-        let said: i32 = self.link.call(job, self.link.limit()).await?.first()?;
+        let said: i32 = self.shared.call(job, self.shared.limit()).await?.first()?;
         if let (4, Some(bell)) = (said, bell) {
             self.listener.is_deaf(bell);
         }
@@ -129,10 +129,10 @@ impl LeaseLocks {
     }
 
     /// Whether somebody of another client stands in the queue.
-    pub(super) async fn is_waited_for(&self, name: &Name) -> Result<bool, Trouble> {
+    pub(super) async fn others_wait(&self, name: &Name) -> Result<bool, Trouble> {
         let (name, channel) = (name.as_str(), self.listener.channel());
         let args: [Arg<'_>; 2] = [(&name, Type::TEXT), (&channel, Type::TEXT)];
         let job = Job::Ask(&self.sql.waiters, &args);
-        self.link.call(job, self.link.limit()).await?.first()
+        self.shared.call(job, self.shared.limit()).await?.first()
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_postgres::types::Type;
 
 use super::connection::Carrier;
-use super::{CarriedBy, Hold, SessionLocks, State, within};
+use super::{AttemptState, CarriedBy, Hold, SessionLocks, within};
 use crate::connect::Arg;
 use crate::error::Trouble;
 use crate::fence;
@@ -22,7 +22,7 @@ const LOOKS: usize = 16;
 const UNDONE: usize = 3;
 
 /// What a claim was answered.
-enum Claim {
+enum ClaimReply {
     Holds(i64),
     Busy(Option<Duration>),
     /// The owner of the mark may not know yet that it has lost the lock: its token, and the time it has.
@@ -30,7 +30,15 @@ enum Claim {
 }
 
 impl SessionLocks {
-    pub(super) async fn take(&self, request: &Request, wait: bool) -> Result<Outcome, Trouble> {
+    pub(super) async fn try_acquire(&self, request: &Request) -> Result<Outcome, Trouble> {
+        self.attempt(request, false).await
+    }
+
+    pub(super) async fn acquire(&self, request: &Request) -> Result<Outcome, Trouble> {
+        self.attempt(request, true).await
+    }
+
+    async fn attempt(&self, request: &Request, wait: bool) -> Result<Outcome, Trouble> {
         if request.mode() != Mode::Exclusive {
             return Err(Trouble::new(
                 ErrorKind::Unsupported,
@@ -100,16 +108,16 @@ impl SessionLocks {
         // Whatever fails from here on, the server may have made it a hold.
         for _ in 0..LOOKS {
             match claim {
-                Claim::Holds(token) => {
+                ClaimReply::Holds(token) => {
                     let lease = lease(request, sent, token)?;
                     self.begin_hold(request, carrier, token, permit)?;
                     return Ok(Outcome::Held(lease));
                 }
-                Claim::Busy(retry_after) if !wait => {
+                ClaimReply::Busy(retry_after) if !wait => {
                     self.keep(carrier);
                     return Ok(Outcome::Busy(Busy { retry_after }));
                 }
-                Claim::Busy(_) => {
+                ClaimReply::Busy(_) => {
                     request.mark_contended();
                     self.queue(request, &mut carrier, limit)
                         .await
@@ -119,7 +127,7 @@ impl SessionLocks {
                     let again = self.claim(&mut carrier, request, false, None);
                     claim = within(limit, again).await.map_err(doubt)?;
                 }
-                Claim::Wait(mark, left) => {
+                ClaimReply::Wait(mark, left) => {
                     request.mark_contended();
                     self.sit_out(&mut carrier, left, limit)
                         .await
@@ -141,7 +149,7 @@ impl SessionLocks {
         request: &Request,
         try_key: bool,
         seen: Option<i64>,
-    ) -> Result<Claim, Trouble> {
+    ) -> Result<ClaimReply, Trouble> {
         let (name, label) = (request.name().as_str(), request.label());
         let attempt = request.attempt();
         let valid = micros(self.config.session_validity);
@@ -162,9 +170,9 @@ impl SessionLocks {
         let mark: Option<i64> = row.and_then(|row| row.try_get(2).ok().flatten());
         let time = Duration::from_micros(number.unsigned_abs());
         match (said, mark) {
-            (Some(1), _) => Ok(Claim::Holds(number)),
-            (Some(0), _) => Ok(Claim::Busy((number > 0).then_some(time))),
-            (Some(2), Some(mark)) => Ok(Claim::Wait(mark, time)),
+            (Some(1), _) => Ok(ClaimReply::Holds(number)),
+            (Some(0), _) => Ok(ClaimReply::Busy((number > 0).then_some(time))),
+            (Some(2), Some(mark)) => Ok(ClaimReply::Wait(mark, time)),
             _ => Err(Trouble::unexpected_reply("something unknown to a claim")),
         }
     }
@@ -221,7 +229,7 @@ impl SessionLocks {
     fn begin_asking(&self, attempt: AttemptId, sign: i64) -> Result<(), Trouble> {
         let mut attempts = self.attempts();
         kit::refuse_abandoned(attempt).map_err(|error| Trouble::from(error).unsent())?;
-        attempts.insert(attempt, State::Asking(sign));
+        attempts.insert(attempt, AttemptState::Asking(sign));
         Ok(())
     }
 
@@ -249,7 +257,7 @@ impl SessionLocks {
             token,
             _permit: permit,
         });
-        attempts.insert(request.attempt(), State::Holding(hold));
+        attempts.insert(request.attempt(), AttemptState::Holding(hold));
         Ok(())
     }
 

@@ -80,7 +80,7 @@ impl SessionLocks {
     }
 
     pub(super) async fn open(&self) -> Result<Carrier, Trouble> {
-        let mut wire = self.link.open_alone().await?;
+        let mut wire = self.shared.open_alone().await?;
         let sign = fastrand::i64(..);
         let begin = setup(&self.config, sign);
         let prepare = async {
@@ -132,7 +132,7 @@ impl SessionLocks {
         }
         let args: [Arg<'_>; 1] = [(&sign, Type::INT8)];
         let job = Job::Ask(&self.sql.end, &args);
-        self.link
+        self.shared
             .call_by(job, limit, turns)
             .await
             .map_err(|trouble| trouble.about("ending a connection in doubt"))?;
@@ -159,7 +159,7 @@ impl SessionLocks {
     ) -> Result<bool, Trouble> {
         let args: [Arg<'_>; 1] = [(&sign, Type::INT8)];
         let job = Job::Ask(sql, &args);
-        self.link.call_by(job, limit, turns).await?.first()
+        self.shared.call_by(job, limit, turns).await?.first()
     }
 
     /// Tries everything once, so that a missing permission shows at connect. It changes nothing, for no lock has such a name.

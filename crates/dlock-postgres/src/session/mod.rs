@@ -11,28 +11,27 @@
 //! | mark | the row of the name: who held it last, and whether it left in order |
 //! | sign | another advisory lock, which each of our connections takes for itself: by it anybody finds the connection at the server, and ends it |
 
+mod abandon;
 mod acquire;
+mod backend;
 mod connection;
 mod inspect;
 mod release;
 mod renew;
-mod undo;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use dlock_core::backend::{AttemptId, Backend, Lease, Outcome, Renewal, Request};
-use dlock_core::{
-    Capabilities, Hearing, Liveness, LockInfo, Name, Reach, Released, Result, WakeUp, kit,
-};
+use dlock_core::backend::AttemptId;
+use dlock_core::{Capabilities, Hearing, Liveness, Reach, WakeUp, kit};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::types::Type;
 
+pub(crate) use self::backend::SessionBackend;
 use self::connection::Carrier;
 use crate::config::Config;
-use crate::connect::{Link, Often};
+use crate::connect::{Often, SharedConnections};
 use crate::error::Trouble;
 use crate::fence::TURNS;
 use crate::schema::statement;
@@ -40,17 +39,17 @@ use crate::schema::statement;
 /// A waiter wakes within this time after the release, with nobody disturbing.
 const WAKE_UP: Duration = Duration::from_millis(100);
 
-/// Locks of mode `session`.
+/// Locks of mode `session`. The verbs of the backend are methods of it, each in the file of its name.
 #[derive(Debug)]
 pub(crate) struct SessionLocks {
     /// For all that is not a hold.
-    link: Arc<Link>,
+    shared: Arc<SharedConnections>,
     config: Config,
     sql: Statements,
     /// What a connection is told once.
     often: Vec<Often>,
     sessions: Arc<Semaphore>,
-    attempts: Mutex<HashMap<AttemptId, State>>,
+    attempts: Mutex<HashMap<AttemptId, AttemptState>>,
     /// Connections whose hold was given back in order.
     spare: Mutex<Vec<Carrier>>,
     capabilities: Capabilities,
@@ -59,7 +58,7 @@ pub(crate) struct SessionLocks {
 
 /// What an attempt has at the server.
 #[derive(Debug, Clone)]
-enum State {
+enum AttemptState {
     /// It asks, on the connection with this sign.
     Asking(i64),
     Holding(Arc<Hold>),
@@ -88,7 +87,7 @@ struct Statements {
     prove: String,
     go_on: String,
     release: String,
-    undo: String,
+    abandon: String,
     break_mark: String,
     read: String,
     known: String,
@@ -112,7 +111,7 @@ impl Statements {
             prove: fill("SELECT {prefix}session_prove($1, $2, $3)"),
             go_on: fill("SELECT {prefix}session_go_on($1, $2, $3, $4)"),
             release: fill("SELECT {prefix}session_release($1, $2, $3, $4)"),
-            undo: fill(
+            abandon: fill(
                 "UPDATE {prefix}sessions SET owner = NULL, dead_at = NULL WHERE name = $1 AND owner = $2 RETURNING 1",
             ),
             break_mark: fill(
@@ -158,7 +157,7 @@ impl Statements {
 }
 
 impl SessionLocks {
-    pub(crate) fn new(link: Arc<Link>, config: Config, identity: String) -> Self {
+    pub(crate) fn new(shared: Arc<SharedConnections>, config: Config, identity: String) -> Self {
         let mut capabilities = Capabilities::new("postgres");
         capabilities.fencing = true;
         capabilities.wake_up = WakeUp::Push { bound: WAKE_UP };
@@ -180,78 +179,30 @@ impl SessionLocks {
             spare: Mutex::default(),
             capabilities,
             identity,
-            link,
+            shared,
             config,
         }
     }
 
-    fn attempts(&self) -> MutexGuard<'_, HashMap<AttemptId, State>> {
+    fn attempts(&self) -> MutexGuard<'_, HashMap<AttemptId, AttemptState>> {
         self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn held(&self, attempt: AttemptId) -> Option<Arc<Hold>> {
         match self.attempts().get(&attempt) {
-            Some(State::Holding(hold)) => Some(hold.clone()),
+            Some(AttemptState::Holding(hold)) => Some(hold.clone()),
             _ => None,
         }
     }
-}
 
-#[async_trait]
-impl Backend for SessionLocks {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
-    }
-
-    fn identity(&self) -> &str {
-        &self.identity
-    }
-
-    async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
-        Ok(self.take(request, false).await?)
-    }
-
-    async fn acquire(&self, request: &Request) -> Result<Outcome> {
-        Ok(self.take(request, true).await?)
-    }
-
-    async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
-        futures::future::join_all(leases.iter().map(|lease| self.prove(lease))).await
-    }
-
-    async fn release(&self, lease: &Lease) -> Result<Released> {
-        Ok(self.free(lease).await?)
-    }
-
-    async fn abandon(&self, request: &Request) -> Result<()> {
-        Ok(self.undo(request).await?)
-    }
-
-    async fn inspect(&self, name: &Name) -> Result<LockInfo> {
-        Ok(self.look(name).await?)
-    }
-
-    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
-        Ok(self.look_at_all(prefix).await?)
-    }
-
-    async fn break_lock(&self, name: &Name) -> Result<bool> {
-        Ok(self.free_by_force(name).await?)
-    }
-
-    async fn others_wait(&self, name: &Name) -> bool {
-        // Who cannot be asked is not waited for: a holder gives way to somebody who is there.
-        self.is_waited_for(name).await.unwrap_or(false)
-    }
-
-    async fn close(&self) -> Result<()> {
+    /// Ends all connections.
+    async fn close(&self) {
         let spare = std::mem::take(&mut *self.spare());
         let all = futures::future::join_all(spare.into_iter().map(Carrier::close));
         // A server that hangs must not keep us.
         let _ = tokio::time::timeout(self.config.connect_timeout, all).await;
         self.attempts().clear();
-        self.link.close().await;
-        Ok(())
+        self.shared.close().await;
     }
 }
 

@@ -10,7 +10,7 @@ use crate::error::Trouble;
 
 impl SessionLocks {
     /// A hold was good until its mark is cleared, whether its own connection does that or, when that has broken, another one.
-    pub(super) async fn free(&self, lease: &Lease) -> Result<Released, Trouble> {
+    pub(super) async fn release(&self, lease: &Lease) -> Result<Released, Trouble> {
         let attempt = lease.attempt();
         let Some(hold) = self.held(attempt) else {
             return Ok(Released::AlreadyLost);
@@ -49,7 +49,7 @@ impl SessionLocks {
         self.end(carried_by.sign, limit).await.map_err(doubt)?;
         let args = args(&false);
         carried_by.is_release_sent = true;
-        let told = self.link.call(Job::Ask(&self.sql.release, &args), limit);
+        let told = self.shared.call(Job::Ask(&self.sql.release, &args), limit);
         let told = told.await.map_err(doubt)?;
         let said: i32 = told.first()?;
         self.attempts().remove(&attempt);

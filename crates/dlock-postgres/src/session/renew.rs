@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dlock_core::backend::{Lease, Renewal};
 use dlock_core::{Error, ErrorKind, LossReason};
+use futures::future::join_all;
 use tokio_postgres::types::Type;
 
 use super::connection::Carrier;
@@ -17,9 +18,13 @@ fn is_of_the_question(trouble: &Trouble) -> bool {
 }
 
 impl SessionLocks {
+    pub(super) async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
+        join_all(leases.iter().map(|lease| self.renew_one(lease))).await
+    }
+
     /// One question, sent after this call began: whoever gets the lock after it waits for a validity. When the connection has broken, or its
     /// server was demoted, the lock is taken again on a new one; as long as the mark is ours, nobody held it in between.
-    pub(super) async fn prove(&self, lease: &Lease) -> Renewal {
+    async fn renew_one(&self, lease: &Lease) -> Renewal {
         let Some(hold) = self.held(lease.attempt()) else {
             return Renewal::Lost(LossReason::SessionEnded);
         };

@@ -339,7 +339,7 @@ impl State {
 /// The downgrade.
 impl State {
     /// Shared from now on, wherever it is asked for. Where it may be exclusive, the nodes must be told.
-    pub(super) fn share(&mut self) {
+    pub(super) fn downgrade(&mut self) {
         if self.mode == Mode::Exclusive {
             self.mode = Mode::Shared;
             self.too_much |= self.holds | self.doubtful | self.standing;

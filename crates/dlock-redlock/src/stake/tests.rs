@@ -142,7 +142,7 @@ fn a_quorum_vouches_for_what_was_there_when_it_was_asked() {
 fn what_is_given_after_the_downgrade_as_it_was_asked_for_before_is_too_much() {
     let stake = held();
     let late = stake.begin(2).expect("allowed");
-    stake.share();
+    stake.downgrade();
     assert_eq!(stake.to_share(), 0b111);
     stake.is_shared(0);
     // Its answer has not come: the request may come after the downgrade.
@@ -198,7 +198,7 @@ fn what_is_given_again_after_giving_way_counts_like_a_first_grant() {
 fn a_downgrade_reaches_the_queues_too() {
     let stake = held();
     let _ = stake.begin(2).expect("allowed").stands(false);
-    stake.share();
+    stake.downgrade();
     assert_eq!(stake.to_share(), 0b111);
     // It is not there yet, and comes as a writer's.
     stake.is_shared(2);

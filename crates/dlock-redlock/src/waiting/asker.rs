@@ -19,7 +19,7 @@ use crate::stake::{Asked, Chase, Grant, Stake};
 const HOLDER: u64 = 0;
 
 /// The steps under way, at most one for each node.
-pub(super) type Steps = FuturesUnordered<BoxFuture<'static, (usize, Answer)>>;
+pub(super) type Steps = FuturesUnordered<BoxFuture<'static, (usize, StepOutcome)>>;
 
 /// Whoever asks the nodes for an attempt.
 pub(super) struct Asker {
@@ -36,7 +36,7 @@ pub(super) struct Asker {
 
 /// What is asked of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum Question {
     /// The lock, or a place in the queue.
     Stand,
     /// To give the grant of this number, which we have there, to whoever stands before us.
@@ -44,7 +44,7 @@ pub(super) enum How {
 }
 
 /// What a step came to.
-pub(super) enum Answer {
+pub(super) enum StepOutcome {
     /// The node has given us the lock.
     Held(Held),
     /// We stand in its queue.
@@ -110,10 +110,10 @@ impl Asker {
     pub(super) fn ask(
         self: &Arc<Self>,
         node: usize,
-        how: How,
-    ) -> BoxFuture<'static, (usize, Answer)> {
+        question: Question,
+    ) -> BoxFuture<'static, (usize, StepOutcome)> {
         let asker = self.clone();
-        async move { (node, asker.answer(node, how).await) }.boxed()
+        async move { (node, asker.answer(node, question).await) }.boxed()
     }
 
     /// Waits to be called, or until it is time to ask again.
@@ -121,29 +121,29 @@ impl Asker {
         self: &Arc<Self>,
         node: usize,
         place: Standing,
-    ) -> BoxFuture<'static, (usize, Answer)> {
+    ) -> BoxFuture<'static, (usize, StepOutcome)> {
         let asker = self.clone();
         async move { (node, asker.called(node, place).await) }.boxed()
     }
 
     /// Waits before a node is asked that could not be asked.
-    pub(super) fn pause(self: &Arc<Self>, node: usize) -> BoxFuture<'static, (usize, Answer)> {
+    pub(super) fn pause(self: &Arc<Self>, node: usize) -> BoxFuture<'static, (usize, StepOutcome)> {
         let asker = self.clone();
         async move {
             sleep(asker.nodes.retry).await;
-            (node, Answer::Due)
+            (node, StepOutcome::Due)
         }
         .boxed()
     }
 
-    async fn answer(&self, node: usize, how: How) -> Answer {
+    async fn answer(&self, node: usize, question: Question) -> StepOutcome {
         let Some(under_way) = self.stake.begin(node) else {
             let why = "the hold has ended, or is being asked for there";
-            return Answer::Failed(unasked(why));
+            return StepOutcome::Failed(unasked(why));
         };
         let peer = match self.nodes.peer(node) {
             Ok(peer) => peer,
-            Err(error) => return Answer::Failed(error),
+            Err(error) => return StepOutcome::Failed(error),
         };
         // Read before the first byte is sent (C7).
         let sent = self.clock.now();
@@ -151,9 +151,9 @@ impl Asker {
         let proposed = self.proposed.unwrap_or_else(|| self.stake.proposal(node));
         let asked = peer.call(self.nodes.patience(self.stake.lease), async {
             let met = self.nodes.meet(node).await?;
-            let (taken, twice) = match how {
-                How::Stand => peer.node.stand(wish, proposed, self.ticket).await?,
-                How::GiveWay { number } => {
+            let (taken, twice) = match question {
+                Question::Stand => peer.node.stand(wish, proposed, self.ticket).await?,
+                Question::GiveWay { number } => {
                     let node = &peer.node;
                     node.give_way(wish, proposed, self.ticket, number).await?
                 }
@@ -168,13 +168,13 @@ impl Asker {
                     counts: uncounted.is_none(),
                     twice,
                 });
-                Answer::Held(Held {
+                StepOutcome::Held(Held {
                     counter,
                     uncounted,
                     sent,
                 })
             }
-            Ok((Taken::Others { free_in, counter }, twice, met)) => Answer::Stands(Standing {
+            Ok((Taken::Others { free_in, counter }, twice, met)) => StepOutcome::Stands(Standing {
                 counter,
                 sent,
                 again: peer.node.next_question(free_in),
@@ -185,27 +185,27 @@ impl Asker {
                 if error.held_now() == HeldNow::No {
                     under_way.was_not_asked();
                 }
-                Answer::Failed(error)
+                StepOutcome::Failed(error)
             }
         }
     }
 
-    async fn called(&self, node: usize, place: Standing) -> Answer {
+    async fn called(&self, node: usize, place: Standing) -> StepOutcome {
         let Some(Some(inbox)) = self.places.get(node) else {
-            return Answer::Due;
+            return StepOutcome::Due;
         };
         tokio::select! {
             biased;
             () = inbox.called() => {}
-            () = self.stake.ended() => return Answer::Due,
-            () = sleep(place.again) => return Answer::Due,
+            () = self.stake.ended() => return StepOutcome::Due,
+            () = sleep(place.again) => return StepOutcome::Due,
         }
         // A grant that came after the last answer is as good as one that was the answer; when that is long ago, it is better to ask and
         // count anew (C7).
         let counter = inbox.granted().filter(|counter| *counter > place.counter);
         let recent = self.clock.now().since(place.sent) <= self.stake.lease / 4;
         let Some(counter) = counter.filter(|_| recent) else {
-            return Answer::Due;
+            return StepOutcome::Due;
         };
         let uncounted = self.nodes.why_uncounted(node, place.met).await;
         let grant = Grant {
@@ -214,7 +214,7 @@ impl Asker {
             twice: false,
         };
         self.stake.called(node, place.asked, grant);
-        Answer::Held(Held {
+        StepOutcome::Held(Held {
             counter,
             uncounted,
             sent: place.sent,
@@ -232,18 +232,18 @@ impl Asker {
             let late = async {
                 while let Some((node, answer)) = steps.next().await {
                     match answer {
-                        Answer::Held(_) => {
-                            asker.nodes.share_if_late(node, &lease).await;
+                        StepOutcome::Held(_) => {
+                            asker.nodes.downgrade_if_late(node, &lease).await;
                             if !std::mem::replace(&mut vouching, true) {
                                 let (nodes, lease) = (vouched.clone(), lease.clone());
                                 vouched.in_background(async move { nodes.vouch_soon(lease).await });
                             }
                         }
-                        Answer::Stands(place) => steps.push(asker.stay(node, place)),
-                        Answer::Due if !asker.stake.has_ended() => {
-                            steps.push(asker.ask(node, How::Stand));
+                        StepOutcome::Stands(place) => steps.push(asker.stay(node, place)),
+                        StepOutcome::Due if !asker.stake.has_ended() => {
+                            steps.push(asker.ask(node, Question::Stand));
                         }
-                        Answer::Due | Answer::Failed(_) => {}
+                        StepOutcome::Due | StepOutcome::Failed(_) => {}
                     }
                 }
             };

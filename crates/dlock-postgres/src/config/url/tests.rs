@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::config::ServerAddress;
 
 #[test]
 fn a_url_sets_everything() {
@@ -32,8 +33,8 @@ fn sockets_are_named_as_libpq_names_them() {
     ] {
         let config = Config::from_url(url).expect(url);
         assert_eq!(
-            config.places,
-            [Place::Unix("/run/postgresql".into(), 5433)],
+            config.servers,
+            [ServerAddress::Unix("/run/postgresql".into(), 5433)],
             "{url}"
         );
         assert_eq!(config.login.user.as_deref(), Some("app"), "{url}");

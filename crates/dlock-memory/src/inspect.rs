@@ -2,22 +2,33 @@
 
 use std::ops::Bound;
 
-use dlock_core::{FencingToken, HolderInfo, LockInfo, Moment, Name, WaiterInfo};
+use dlock_core::{FencingToken, HolderInfo, LockInfo, Moment, Name, Result, WaiterInfo};
 
-use crate::store::{State, Store};
+use crate::client::Client;
+use crate::store::{LockTable, Store};
+
+impl Client {
+    pub(crate) async fn inspect(&self, name: &Name) -> Result<LockInfo> {
+        self.call(|store| store.inspect(name)).await
+    }
+
+    pub(crate) async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        self.call(|store| store.list(prefix)).await
+    }
+}
 
 impl Store {
     pub(crate) fn inspect(&self, name: &Name) -> LockInfo {
         let now = self.clock.now();
-        let mut state = self.state();
-        state.sweep(name, now);
-        state.info(name, now)
+        let mut table = self.table();
+        table.sweep(name, now);
+        table.info(name, now)
     }
 
     pub(crate) fn list(&self, prefix: &str) -> Vec<LockInfo> {
         let now = self.clock.now();
-        let mut state = self.state();
-        let names: Vec<Name> = state
+        let mut table = self.table();
+        let names: Vec<Name> = table
             .locks
             .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
             .map(|(name, _)| name)
@@ -25,17 +36,17 @@ impl Store {
             .cloned()
             .collect();
         for name in &names {
-            state.sweep(name, now);
+            table.sweep(name, now);
         }
         names
             .iter()
-            .map(|name| state.info(name, now))
+            .map(|name| table.info(name, now))
             .filter(LockInfo::is_locked)
             .collect()
     }
 }
 
-impl State {
+impl LockTable {
     pub(crate) fn info(&self, name: &Name, now: Moment) -> LockInfo {
         let mut info = LockInfo::new(name.clone());
         let Some(lock) = self.locks.get(name) else {

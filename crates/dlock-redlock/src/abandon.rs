@@ -1,4 +1,5 @@
-//! What an attempt has left at single nodes, removed in the background until each of them has confirmed or the lease is over.
+//! What an attempt may have left is undone: confirmed by a quorum, and at the other nodes in the background until each of them has confirmed or the
+//! lease is over.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dlock_core::Result;
-use dlock_core::backend::{AttemptId, Backoff};
+use dlock_core::backend::{AttemptId, Backoff, Request};
 use dlock_redis::node::Leftover;
 use futures::StreamExt;
 use futures::future::join_all;
@@ -15,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::acquire::Said;
 use crate::connect::Nodes;
+use crate::error::{Word, Words};
 use crate::stake::{Mask, Stake, bit};
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
@@ -73,6 +75,37 @@ impl Drop for Mark {
 }
 
 impl Nodes {
+    /// Undoes an attempt, at every node.
+    ///
+    /// It is done when a quorum has confirmed that it has nothing of the attempt and will refuse what is still under way. Then
+    /// no quorum can ever give it the lock, since every two quorums have a node in common; and others can get the lock from those
+    /// that confirmed. The rest is undone in the background, until each node has confirmed or the lease is over.
+    pub(crate) async fn abandon(self: &Arc<Self>, request: &Request) -> Result<()> {
+        let stake = Arc::new(Stake::of(request));
+        stake.doubt(self.all());
+        self.clear(stake, self.all()).await.map(|_| ())
+    }
+
+    /// Frees, and refuses what is under way, until a quorum has confirmed. Tells at how many nodes there was something.
+    pub(crate) async fn clear(self: &Arc<Self>, stake: Arc<Stake>, nodes: Mask) -> Result<usize> {
+        stake.end();
+        let limit = self.patience(stake.lease);
+        let mut words = Words::new(self.count());
+        let mut frees = self.each(nodes, |nodes, node| {
+            let stake = stake.clone();
+            async move { (node, nodes.release_at(node, &stake).await) }
+        });
+        let enough = self
+            .agreement(&mut frees, limit, &mut words, |_| Word::Agreed("undone"))
+            .await;
+        if !enough {
+            return Err(self.quorum_error(words, self.quorum));
+        }
+        let found = stake.freed();
+        self.abandon_later(stake, frees);
+        Ok(found)
+    }
+
     /// Frees what an attempt has got that did not get enough: now, where it is certain, and in the background where an answer has
     /// not come.
     pub(crate) async fn give_back<F>(
@@ -88,17 +121,20 @@ impl Nodes {
         if certain != 0 {
             let frees = self.each(certain, |nodes, node| {
                 let stake = stake.clone();
-                async move { (node, nodes.free_at(node, &stake).await) }
+                async move { (node, nodes.release_at(node, &stake).await) }
             });
             // What is not confirmed in time is still in the stake.
             let _ = timeout(limit, frees.collect::<Vec<_>>()).await;
         }
-        self.undo_later(stake, asks);
+        self.abandon_later(stake, asks);
     }
 
     /// Waits for answers that are still to come, and frees whatever the attempt then has, node by node.
-    pub(crate) fn undo_later<F, T>(self: &Arc<Self>, stake: Arc<Stake>, asks: FuturesUnordered<F>)
-    where
+    pub(crate) fn abandon_later<F, T>(
+        self: &Arc<Self>,
+        stake: Arc<Stake>,
+        asks: FuturesUnordered<F>,
+    ) where
         F: Future<Output = (usize, T)> + Send + 'static,
         T: Send,
     {
@@ -122,14 +158,14 @@ impl Nodes {
             let left = stake.anywhere() & nodes.all();
             nodes.undoing.done(stake.attempt, mark.mask & !left);
             let left = (0..nodes.count()).filter(|node| left & bit(*node) != 0);
-            join_all(left.map(|node| nodes.free_until_confirmed(node, &stake))).await;
+            join_all(left.map(|node| nodes.release_until_confirmed(node, &stake))).await;
         });
     }
 
-    async fn free_until_confirmed(&self, node: usize, stake: &Stake) {
+    async fn release_until_confirmed(&self, node: usize, stake: &Stake) {
         let mut backoff = Backoff::new(SHORTEST_PAUSE, LONGEST_PAUSE);
         let end = Instant::now() + stake.lease;
-        while let Err(error) = self.free_at(node, stake).await {
+        while let Err(error) = self.release_at(node, stake).await {
             let pause = backoff.pause();
             if Instant::now() + pause >= end {
                 tracing::warn!(node = self.place(node), %error, "a node did not confirm a release; its lease ends it");
@@ -144,9 +180,9 @@ impl Nodes {
     }
 
     /// Frees what the attempt has at one node. A request of it that is under way is refused when it arrives.
-    pub(crate) async fn free_at(&self, node: usize, stake: &Stake) -> Result<bool> {
+    pub(crate) async fn release_at(&self, node: usize, stake: &Stake) -> Result<bool> {
         let left = stake.left_at(node);
-        let freed = self.free_once(node, stake, left).await?;
+        let freed = self.release_once(node, stake, left).await?;
         if freed {
             stake.was_freed(node);
         } else {
@@ -161,12 +197,12 @@ impl Nodes {
     /// others). If that was the only request, as its
     /// answer will tell, then nothing of it can come later, and the node need not remember to refuse it: that would cost it, and
     /// everybody who takes the lock in the next minute, time.
-    pub(crate) async fn free_behind(&self, node: usize, stake: &Stake) -> Result<bool> {
+    pub(crate) async fn release_behind(&self, node: usize, stake: &Stake) -> Result<bool> {
         // What is there may also be older than the request, which then comes behind the release: it must be refused.
         if !stake.is_under_way(node) || stake.had_something(node) {
-            return self.free_at(node, stake).await;
+            return self.release_at(node, stake).await;
         }
-        if self.free_once(node, stake, Leftover::Hold).await? {
+        if self.release_once(node, stake, Leftover::Hold).await? {
             stake.was_freed_before_the_answer(node);
             return Ok(true);
         }
@@ -176,10 +212,10 @@ impl Nodes {
         if stake.anywhere() & bit(node) == 0 {
             return Ok(false);
         }
-        self.free_at(node, stake).await
+        self.release_at(node, stake).await
     }
 
-    async fn free_once(&self, node: usize, stake: &Stake, left: Leftover) -> Result<bool> {
+    async fn release_once(&self, node: usize, stake: &Stake, left: Leftover) -> Result<bool> {
         let peer = self.peer(node)?;
         let freed = peer.call(self.patience(stake.lease), async {
             // It must be known who confirms; whoever cannot be asked for that can still free.

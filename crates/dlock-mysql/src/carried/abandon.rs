@@ -1,4 +1,4 @@
-//! The undo of an attempt, and the end of a hold by force.
+//! What an attempt may have left is undone, and a hold is ended by force.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use dlock_core::backend::{AttemptId, Outcome, Request};
 use dlock_core::{Mode, Name, SystemClock, kit};
 
 use super::call_sign::CallSign;
-use super::mark::{MarkRow, undo_args, version_args};
+use super::mark::{MarkRow, abandon_args, version_args};
 use super::{AttemptState, ConnectionLocks};
 use crate::connect::Job;
 use crate::error::Trouble;
@@ -36,7 +36,7 @@ impl Drop for ForgetsAttempt<'_> {
 
 impl ConnectionLocks {
     /// Ends the connection of an attempt, and removes its mark.
-    pub(super) async fn undo(&self, request: &Request) -> Result<(), Trouble> {
+    pub(super) async fn abandon(&self, request: &Request) -> Result<(), Trouble> {
         let attempt = request.attempt();
         kit::remember_abandoned(attempt);
         let Some(seat) = self.attempts().get(&attempt).cloned() else {
@@ -56,9 +56,9 @@ impl ConnectionLocks {
         // When its connection has ended, nothing that it has sent can make it the holder any more.
         let limit = request.trip_timeout();
         self.end(call_sign, limit).await?;
-        let args = undo_args(request.name(), &attempt);
+        let args = abandon_args(request.name(), &attempt);
         self.shared
-            .call(Job::Exec(&self.kind.marks.undo, &args), limit)
+            .call(Job::Exec(&self.kind.marks.abandon, &args), limit)
             .await?;
         self.attempts().remove(&attempt);
         Ok(())
@@ -73,17 +73,17 @@ impl ConnectionLocks {
         limit: Duration,
     ) -> Result<(), Trouble> {
         let attempt = request.attempt();
-        let [name, owner] = undo_args(request.name(), &attempt);
+        let [name, owner] = abandon_args(request.name(), &attempt);
         let args = [name, owner, call_sign.number.into()];
         self.shared
-            .call(Job::Exec(&self.kind.marks.undo_of, &args), limit)
+            .call(Job::Exec(&self.kind.marks.abandon_of, &args), limit)
             .await?;
         Ok(())
     }
 
     /// Breaks the mark, so that its holder cannot go on, ends its connection, and waits until the lock is free: as with any holder that did
     /// not leave in order, that is when its last sign of life is good no more (C1).
-    pub(super) async fn free_by_force(&self, name: &Name) -> Result<bool, Trouble> {
+    pub(super) async fn break_lock(&self, name: &Name) -> Result<bool, Trouble> {
         let limit = self.config.answer_timeout;
         let Some(seen) = self.break_mark(name, limit).await? else {
             return Ok(false);
@@ -129,7 +129,7 @@ impl ConnectionLocks {
                 return Ok(Some(seen));
             }
             let args = version_args(seen.version);
-            let job = Job::Exec(&self.kind.marks.end, &args);
+            let job = Job::Exec(&self.kind.marks.break_lock, &args);
             let told = self.shared.call(job, limit).await?;
             if told.answer.affected == 1 || told.again {
                 return Ok(Some(seen));
@@ -162,8 +162,8 @@ impl ConnectionLocks {
         };
         let outcome = async {
             loop {
-                let pause = match self.take(&request, false).await? {
-                    Outcome::Held(lease) => return self.free(&lease).await.map(|_| ()),
+                let pause = match self.try_acquire(&request).await? {
+                    Outcome::Held(lease) => return self.release(&lease).await.map(|_| ()),
                     Outcome::Busy(busy) => busy.retry_after.unwrap_or(ASK_EVERY),
                 };
                 tokio::time::sleep(pause).await;
@@ -177,7 +177,7 @@ impl ConnectionLocks {
         let outcome: Result<(), Trouble> = outcome.await;
         if let Err(trouble) = outcome {
             tracing::debug!(?trouble, %name, "a lock was broken, and is not free yet");
-            if let Err(trouble) = self.undo(&request).await {
+            if let Err(trouble) = self.abandon(&request).await {
                 tracing::debug!(?trouble, %name, "an attempt was not undone");
             }
         }

@@ -1,4 +1,4 @@
-//! The undo of an attempt, and the end of a hold by force.
+//! What an attempt may have left is undone, and a hold is ended by force.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use dlock_core::backend::{AttemptId, Outcome, Request};
 use dlock_core::{Mode, Name, SystemClock, kit};
 use tokio_postgres::types::Type;
 
-use super::{SessionLocks, State, within};
+use super::{AttemptState, SessionLocks, within};
 use crate::connect::{Arg, Job};
 use crate::error::Trouble;
 
@@ -23,15 +23,15 @@ struct Broken {
 
 impl SessionLocks {
     /// Ends the connection of an attempt, and removes its mark.
-    pub(super) async fn undo(&self, request: &Request) -> Result<(), Trouble> {
+    pub(super) async fn abandon(&self, request: &Request) -> Result<(), Trouble> {
         let attempt = request.attempt();
         kit::remember_abandoned(attempt);
         let Some(state) = self.attempts().get(&attempt).cloned() else {
             return Ok(());
         };
         let sign = match &state {
-            State::Asking(sign) => *sign,
-            State::Holding(hold) => {
+            AttemptState::Asking(sign) => *sign,
+            AttemptState::Holding(hold) => {
                 let mut carried_by = hold.carried_by.lock().await;
                 carried_by.carrier = None;
                 carried_by.sign
@@ -41,8 +41,8 @@ impl SessionLocks {
         self.end(sign, limit).await?;
         let name = request.name().as_str();
         let args: [Arg<'_>; 2] = [(&name, Type::TEXT), (attempt.as_uuid(), Type::UUID)];
-        self.link
-            .call(Job::Ask(&self.sql.undo, &args), limit)
+        self.shared
+            .call(Job::Ask(&self.sql.abandon, &args), limit)
             .await?;
         self.attempts().remove(&attempt);
         Ok(())
@@ -50,7 +50,7 @@ impl SessionLocks {
 
     /// Breaks the mark, so that its holder cannot go on, ends its connection, and waits until the lock is free: as with any holder that did
     /// not leave in order, that is when its last sign of life is good no more (C1).
-    pub(super) async fn free_by_force(&self, name: &Name) -> Result<bool, Trouble> {
+    pub(super) async fn break_lock(&self, name: &Name) -> Result<bool, Trouble> {
         let limit = self.config.answer_timeout;
         let Some(broken) = self.mark(&self.sql.break_mark, name, limit).await? else {
             return Ok(false);
@@ -74,7 +74,7 @@ impl SessionLocks {
     ) -> Result<Option<Broken>, Trouble> {
         let name = name.as_str();
         let args: [Arg<'_>; 1] = [(&name, Type::TEXT)];
-        let told = self.link.call(Job::Ask(sql, &args), limit).await?;
+        let told = self.shared.call(Job::Ask(sql, &args), limit).await?;
         let Some(row) = told.rows.first() else {
             return Ok(None);
         };
@@ -100,8 +100,8 @@ impl SessionLocks {
         };
         let outcome = async {
             loop {
-                let pause = match self.take(&request, false).await? {
-                    Outcome::Held(lease) => return self.free(&lease).await.map(|_| ()),
+                let pause = match self.try_acquire(&request).await? {
+                    Outcome::Held(lease) => return self.release(&lease).await.map(|_| ()),
                     Outcome::Busy(busy) => busy.retry_after.unwrap_or(ASK_EVERY),
                 };
                 tokio::time::sleep(pause).await;
@@ -115,7 +115,7 @@ impl SessionLocks {
         if let Err(trouble) = outcome {
             let error = trouble.message();
             tracing::debug!(error, %name, "a lock was broken, and is not free yet");
-            if let Err(trouble) = self.undo(&request).await {
+            if let Err(trouble) = self.abandon(&request).await {
                 let error = trouble.message();
                 tracing::debug!(error, %name, "an attempt was not undone");
             }

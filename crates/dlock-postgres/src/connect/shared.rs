@@ -30,7 +30,7 @@ const RENEWALS: usize = 2;
 
 /// The shared connections of one client.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct SharedConnections {
     pool: Arc<Pool>,
     /// Bounds how many there are, those included that are being made.
     permits: Arc<Semaphore>,
@@ -42,7 +42,7 @@ pub(crate) struct Link {
     direct: AtomicBool,
 }
 
-impl Link {
+impl SharedConnections {
     pub(crate) fn new(config: Config) -> Self {
         let renewals = match config.mode {
             // One call renews many.
@@ -108,14 +108,14 @@ impl Link {
         self.run(job, limit.min(self.limit()), turns).await
     }
 
-    /// As [`call`](Link::call), also if it takes longer than answers usually do.
+    /// As [`call`](SharedConnections::call), also if it takes longer than answers usually do.
     pub(crate) async fn call_within(&self, job: Job<'_>, limit: Duration) -> Result<Told, Trouble> {
         self.run(job, limit, Turns::Calls).await
     }
 
     async fn run(&self, job: Job<'_>, limit: Duration, turns: Turns) -> Result<Told, Trouble> {
         let guard = Suspicion {
-            link: self,
+            shared: self,
             started: Instant::now(),
             done: false,
         };
@@ -340,7 +340,7 @@ impl Drop for Lent<'_> {
 
 /// When a call is given up after a while, a silent network may be the cause: connections that are idle are then forgotten.
 struct Suspicion<'a> {
-    link: &'a Link,
+    shared: &'a SharedConnections,
     started: Instant,
     done: bool,
 }
@@ -354,7 +354,7 @@ impl Suspicion<'_> {
 impl Drop for Suspicion<'_> {
     fn drop(&mut self) {
         if !self.done && self.started.elapsed() >= SUSPICIOUS {
-            self.link.forget_idle();
+            self.shared.forget_idle();
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::origin::Origin;
 pub(crate) const WAITER_LEASE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct LockRecord {
     pub(crate) name: Name,
     pub(crate) holders: Vec<Holder>,
     pub(crate) waiters: Vec<Waiter>,
@@ -45,7 +45,7 @@ pub(crate) struct Waiter {
     pub(crate) label: String,
 }
 
-impl State {
+impl LockRecord {
     pub(crate) fn new(name: Name) -> Self {
         Self {
             name,
@@ -119,20 +119,20 @@ impl State {
             return None;
         }
         let name = Name::new(lines.next()?.strip_prefix("name ")?).ok()?;
-        let mut state = Self::new(name);
+        let mut record = Self::new(name);
         for line in lines {
             match line.split_once(' ')? {
-                ("hold", rest) => state.holders.push(parse_holder(rest)?),
-                ("wait", rest) => state.waiters.push(parse_waiter(rest)?),
+                ("hold", rest) => record.holders.push(parse_holder(rest)?),
+                ("wait", rest) => record.waiters.push(parse_waiter(rest)?),
                 _ => return None,
             }
         }
-        Some(state)
+        Some(record)
     }
 }
 
 /// The label comes last: it may hold spaces. No name or label holds a line break.
-impl fmt::Display for State {
+impl fmt::Display for LockRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "dlock 2\nname {}", self.name)?;
         for h in &self.holders {
@@ -246,8 +246,8 @@ mod tests {
         format!("{n:x}").parse().expect("good")
     }
 
-    fn state() -> State {
-        State::new(Name::new("a b").expect("good"))
+    fn record() -> LockRecord {
+        LockRecord::new(Name::new("a b").expect("good"))
     }
 
     fn holder(mode: Mode) -> Holder {
@@ -275,21 +275,21 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        let mut written = state();
+        let mut written = record();
         written.holders.push(holder(PERMIT));
         written.holders.push(holder(Mode::Shared));
         written.waiters.push(waiter(Mode::Exclusive, client(2), 5));
         let text = written.to_string();
-        assert_eq!(State::parse(&text), Some(written));
+        assert_eq!(LockRecord::parse(&text), Some(written));
     }
 
     #[test]
     fn a_file_that_was_cut_short_is_not_believed() {
-        let mut written = state();
+        let mut written = record();
         written.holders.push(holder(Mode::Exclusive));
         let text = written.to_string();
         for length in 0..text.len() {
-            assert_eq!(State::parse(&text[..length]), None, "{length}");
+            assert_eq!(LockRecord::parse(&text[..length]), None, "{length}");
         }
     }
 
@@ -303,11 +303,11 @@ mod tests {
             (PERMIT, Mode::Shared, false),
             (PERMIT, PERMIT, true),
         ] {
-            let mut state = state();
-            state.holders.push(holder(held));
-            assert_eq!(state.admits(asked), fits, "{held} then {asked}");
+            let mut record = record();
+            record.holders.push(holder(held));
+            assert_eq!(record.admits(asked), fits, "{held} then {asked}");
         }
-        let mut full = state();
+        let mut full = record();
         full.holders = vec![holder(PERMIT), holder(PERMIT)];
         assert!(!full.admits(PERMIT));
         let other = full.check_limit(Mode::Permit { limit: 3 });
@@ -316,33 +316,33 @@ mod tests {
 
     #[test]
     fn nobody_overtakes_the_first_waiter() {
-        let mut state = state();
-        state.holders.push(holder(Mode::Shared));
-        state.waiters.push(waiter(Mode::Exclusive, client(2), 0));
+        let mut record = record();
+        record.holders.push(holder(Mode::Shared));
+        record.waiters.push(waiter(Mode::Exclusive, client(2), 0));
         assert!(
-            !state.lets_in(AttemptId::new(), Mode::Shared),
+            !record.lets_in(AttemptId::new(), Mode::Shared),
             "a writer waits"
         );
-        state.holders.clear();
-        let first = state.waiters[0].attempt;
-        assert!(state.lets_in(first, Mode::Exclusive));
-        assert_eq!(state.next().map(|waiter| waiter.attempt), Some(first));
+        record.holders.clear();
+        let first = record.waiters[0].attempt;
+        assert!(record.lets_in(first, Mode::Exclusive));
+        assert_eq!(record.next().map(|waiter| waiter.attempt), Some(first));
     }
 
     #[test]
     fn the_dead_and_the_quiet_do_not_stand_in_the_way() {
         let now = 10_000_000;
-        let mut state = state();
-        state.holders.push(holder(Mode::Exclusive));
-        state.waiters.push(waiter(Mode::Shared, client(2), now)); // dead
-        state.waiters.push(waiter(Mode::Shared, client(3), 0)); // quiet
-        state.waiters.push(waiter(Mode::Shared, client(4), now));
-        let changed = state.sweep(now, client(9), |id, _| {
+        let mut record = record();
+        record.holders.push(holder(Mode::Exclusive));
+        record.waiters.push(waiter(Mode::Shared, client(2), now)); // dead
+        record.waiters.push(waiter(Mode::Shared, client(3), 0)); // quiet
+        record.waiters.push(waiter(Mode::Shared, client(4), now));
+        let changed = record.sweep(now, client(9), |id, _| {
             Ok(id == client(3) || id == client(4))
         });
         assert!(changed.expect("no failure"));
-        assert!(state.holders.is_empty());
-        assert_eq!(state.waiters.len(), 1);
-        assert_eq!(state.waiters[0].client, client(4));
+        assert!(record.holders.is_empty());
+        assert_eq!(record.waiters.len(), 1);
+        assert_eq!(record.waiters[0].client, client(4));
     }
 }
