@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::call_sign::CallSign;
 use super::grab::Grab;
-use super::kind::{NOW, PlaceOfWaiter, Proof};
+use super::kind::{MARK_WAIT, NOW, PlaceOfWaiter, Proof};
 use super::mark::{HoldKey, MarkPeek, MarkRow, MarkVersion, claim_args, version_args};
 use super::take::Take;
 use super::wait::Turn;
@@ -109,7 +109,7 @@ impl ConnectionLocks {
         let version = match turn {
             Ok(turn) => {
                 granted.waits = turn.place;
-                match self.has_waited(&mut granted, turn, limit).await? {
+                match self.has_waited(&mut granted, turn).await? {
                     Some(Next::Held(key)) => return Ok(self.begin_hold(granted, key, permit)),
                     Some(Next::Claim(version)) => Some(version),
                     _ => None,
@@ -202,11 +202,11 @@ impl ConnectionLocks {
         &self,
         granted: &mut Granted<'_>,
         turn: Turn,
-        limit: Duration,
     ) -> Result<Option<Next>, Trouble> {
         let (request, valid) = (granted.request, self.config.session_validity);
         let sent = request.now();
         let take = self.kind.take(&mut granted.connection, request, valid);
+        let limit = self.limit_of_a_change(request, true);
         let taken = within(limit, take).await.map_err(Trouble::in_doubt)?;
         match taken {
             Take::Held(key) => {
@@ -243,7 +243,7 @@ impl ConnectionLocks {
             looks += 1;
             let next = match version.take() {
                 Some(version) => Next::Claim(version),
-                None => self.look(&mut granted, waited_for.take()).await?,
+                None => self.look(&mut granted, waited_for.take(), wait).await?,
             };
             match next {
                 Next::Held(key) => return Ok(self.begin_hold(granted, key, permit)),
@@ -255,6 +255,7 @@ impl ConnectionLocks {
                         claim_args(&attempt, valid, granted.call_sign.number, label, version);
                     let (connection, sql) = (&mut granted.connection, &self.kind.marks.claim);
                     let claim = self.kind.write(connection, &self.shared, sql, &args, limit);
+                    let limit = self.limit_of_a_change(granted.request, wait);
                     match changed(within(limit, claim).await)? {
                         Some(1) => {
                             let key = version.claimed(attempt);
@@ -312,6 +313,7 @@ impl ConnectionLocks {
         &self,
         granted: &mut Granted<'_>,
         waited_for: Option<MarkRow>,
+        wait: bool,
     ) -> Result<Next, Trouble> {
         let limit = self.limit(granted.request);
         let proved = granted.request.now();
@@ -336,6 +338,7 @@ impl ConnectionLocks {
             let args = version_args(seen.version);
             let sql = &self.kind.marks.dead;
             let count = self.kind.write(connection, &self.shared, sql, &args, limit);
+            let limit = self.limit_of_a_change(granted.request, wait);
             match changed(within(limit, count).await)? {
                 Some(0) => return Ok(Next::LookAgain),
                 Some(_) => {}
@@ -381,6 +384,13 @@ impl ConnectionLocks {
 
     fn limit(&self, request: &Request) -> Duration {
         request.trip_timeout().min(self.config.answer_timeout)
+    }
+
+    /// For a change of the mark. Whoever waits has the lock by then, and would lose it and its turn by giving up before the server does, which waits
+    /// for the row of a mark whose release is not committed yet. A try has no longer than it has for any answer.
+    fn limit_of_a_change(&self, request: &Request, wait: bool) -> Duration {
+        let limit = self.limit(request);
+        if wait { limit.max(MARK_WAIT) } else { limit }
     }
 
     fn full(&self) -> Trouble {
