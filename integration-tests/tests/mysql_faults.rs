@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use dlock_core::{ErrorKind, HeldNow, Locks, Settings};
 use integration_tests::{Direction, FaultProxy, Flavor, MySql, MySqlServer};
+use mysql_async::prelude::Queryable;
 use mysql_support::*;
 
 on_both!(
@@ -24,8 +25,10 @@ on_both!(
     max_connections_is_a_clear_error_and_passes,
     idle_time_out_of_the_server_ends_no_hold_and_fails_no_call,
     silent_network_does_not_keep_a_waiter_of_a_connected_mode,
+    waiter_whose_server_is_out_of_reach_is_undone_when_it_is_back,
     stalled_server_gets_no_more_connections_than_were_promised,
     rows_whose_leases_end_before_the_answers_come_are_not_made_again_and_again,
+    row_of_an_attempt_that_came_too_late_is_undone_and_not_left_to_its_lease,
 );
 
 async fn killed_and_restarted_server_is_an_outage_and_not_the_end(flavor: Flavor) {
@@ -232,6 +235,61 @@ async fn silent_network_does_not_keep_a_waiter_of_a_connected_mode(flavor: Flavo
     }
 }
 
+/// It cannot ask whether the server still knows it, and that question was not even sent. But its wait was: it may be granted the lock, long after its
+/// caller has gone.
+async fn waiter_whose_server_is_out_of_reach_is_undone_when_it_is_back(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
+    for mode in ["session", "advisory"] {
+        let url = with(&server.url(), &format!("mode={mode}&session_validity=5m"));
+        let guard = lock(&client(&url).await, "reach").await;
+        let before = connections(&server).await;
+        let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+        let through = url.replace(&server.addr().to_string(), &proxy.addr().to_string());
+        // A connection that was idle for so long is asked first whether it lives.
+        let settings = Settings::new().retry_unreachable_for(Duration::ZERO);
+        let other = Locks::builder(backend(&with(&through, "answer_timeout=5500ms")).await)
+            .settings(settings)
+            .build()
+            .expect("settings");
+        let waits = waiter(&other, "reach");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let its: Vec<_> = connections(&server).await;
+        let its: Vec<_> = its.into_iter().filter(|id| !before.contains(id)).collect();
+        let idle = idle_connections(&server).await;
+        let (idle, waiting): (Vec<_>, Vec<_>) = its.into_iter().partition(|id| idle.contains(id));
+        assert_eq!(waiting.len(), 1, "{mode}: {idle:?}");
+        kill(&server, &idle).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        proxy.half_open();
+        proxy.refuse();
+        let error = soon("the waiter is told", waits).await.expect("no panic");
+        let error = error.expect_err("it is out of reach");
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{mode}: {error}");
+        assert_eq!(error.held_now(), HeldNow::Unknown, "{mode}: {error}");
+        assert!(connections(&server).await.contains(&waiting[0]), "{mode}");
+        proxy.accept();
+        soon("the end of the wait", async {
+            while connections(&server).await.contains(&waiting[0]) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        })
+        .await;
+        free(guard).await;
+    }
+}
+
+/// The numbers of those on which nothing runs.
+async fn idle_connections(server: &MySqlServer) -> Vec<String> {
+    let sql = match server.flavor() {
+        Flavor::MariaDb => "SELECT id FROM information_schema.processlist WHERE command = 'Sleep'",
+        Flavor::MySql => {
+            "SELECT processlist_id FROM performance_schema.threads WHERE processlist_command = 'Sleep'"
+        }
+    };
+    let ids = server.sql(sql).await.expect("a list");
+    ids.lines().map(str::to_owned).collect()
+}
+
 /// Calls that give up one after the other must not leave a connection each that is still being made.
 async fn stalled_server_gets_no_more_connections_than_were_promised(flavor: Flavor) {
     const MOST: usize = 4;
@@ -304,6 +362,49 @@ async fn rows_whose_leases_end_before_the_answers_come_are_not_made_again_and_ag
     assert_eq!(error.kind(), ErrorKind::TooLate, "{error}");
     proxy.heal().await;
     free(lock(&client(&url).await, "late").await).await;
+}
+
+/// The first row is gone when its token is to be drawn, so that makes another one: nobody was told of it, and it would keep others out for a lease.
+async fn row_of_an_attempt_that_came_too_late_is_undone_and_not_left_to_its_lease(flavor: Flavor) {
+    const LEASE: Duration = Duration::from_millis(4_500);
+    let server = flavor.start().await.expect("a server");
+    let url = url(&server, "unique");
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let through = url.replace(&server.addr().to_string(), &proxy.addr().to_string());
+    let settings = Settings::new().lease(LEASE).trip_timeout(4 * SOON);
+    let slow = Locks::builder(backend(&with(&through, "answer_timeout=20s")).await)
+        .settings(settings)
+        .build()
+        .expect("settings");
+    let mut admin = connection(&url).await;
+    // Two answers take longer than a lease, and one does not.
+    proxy.delay(Direction::ToClient, LEASE * 2 / 3);
+    let mutex = slow.mutex("late").expect("a name");
+    let late = tokio::spawn(async move { mutex.try_lock().await });
+    soon("its first row", async {
+        loop {
+            let gone = "DELETE FROM dlock_unique WHERE name = 'late'";
+            admin.query_drop(gone).await.expect("an answer");
+            if admin.affected_rows() > 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let error = soon("an answer", late).await.expect("no panic");
+    let error = error.expect_err("it came too late");
+    proxy.heal().await;
+    assert_eq!(error.kind(), ErrorKind::TooLate, "{error}");
+    loop {
+        let rows = "SELECT expires_at > UTC_TIMESTAMP(6) FROM dlock_unique WHERE name = 'late'";
+        let lives: Option<bool> = admin.query_first(rows).await.expect("an answer");
+        match lives {
+            None => return,
+            Some(lives) => assert!(lives, "its lease has ended, and it was not undone"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// The connections that this process has, or is making, to a port of this machine, by their own port.

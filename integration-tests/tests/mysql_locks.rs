@@ -227,6 +227,33 @@ async fn lease_cycle_is_two_statements_and_a_renewal_one(flavor: Flavor) {
     }
 }
 
+/// What a server writes to its log for a change grows when the row moves for it. MySQL counts whole blocks.
+#[tokio::test(flavor = "multi_thread")]
+async fn cycle_changes_its_row_in_place() {
+    const NAMES: u64 = 300;
+    let server = Flavor::MariaDb.start().await.expect("a server");
+    let mut conn = connection(&server.url()).await;
+    let mut logged = async || -> u64 {
+        let status = "SHOW GLOBAL STATUS LIKE 'Innodb_os_log_written'";
+        let row: Option<(String, u64)> = conn.query_first(status).await.expect("status");
+        row.expect("a row").1
+    };
+    for mode in ["lease", "session", "advisory"] {
+        let locks = client(&url(&server, mode)).await;
+        let all = async || {
+            for number in 0..NAMES {
+                free(lock(&locks, &format!("place {number}")).await).await;
+            }
+        };
+        all().await;
+        let before = logged().await;
+        all().await;
+        let each = (logged().await - before) / NAMES;
+        println!("{mode}: {each} bytes of log for a cycle");
+        assert!(each < 900, "{mode}: {each} bytes of log for a cycle");
+    }
+}
+
 /// How many statements the server has carried out, this one too.
 async fn questions(conn: &mut mysql_async::Conn) -> u64 {
     let row: Option<(String, u64)> = conn

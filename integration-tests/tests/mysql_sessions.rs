@@ -33,6 +33,7 @@ on_both!(
     renewal_that_comes_after_the_release_ends_no_connection,
     release_of_a_lost_hold_leaves_no_lock_behind,
     connections_of_many_holds_are_used_again,
+    hold_that_waited_and_went_on_is_given_back_by_its_new_connection,
     two_never_hold_at_once_while_connections_are_reset_and_killed,
 );
 
@@ -303,6 +304,38 @@ async fn connections_of_many_holds_are_used_again(flavor: Flavor) {
         // Those that calls share may have become more.
         let again = before.intersection(&after).count();
         assert!(again >= HOLDS, "{mode}: {again} of {} again", before.len());
+        locks.close().await.expect("closed");
+    }
+}
+
+/// The place among those who wait was the old connection's, and the new one has nothing to give back there. It is as good as any for the next attempt.
+async fn hold_that_waited_and_went_on_is_given_back_by_its_new_connection(flavor: Flavor) {
+    let server = flavor.start().await.expect("a server");
+    for mode in CONNECTED {
+        let url = url(&server, mode);
+        let (holder, locks) = (client(&url).await, client(&url).await);
+        let guard = lock(&holder, "waited").await;
+        let waits = waiter(&locks, "waited");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        free(guard).await;
+        let guard = soon("the waiter", waits).await.expect("no panic");
+        let guard = guard.expect("the lock");
+        holder.close().await.expect("closed");
+        let before = connections(&server).await;
+        kill(&server, &before).await;
+        let renewals = locks.stats().renewals;
+        soon("two renewals", async {
+            while locks.stats().renewals < renewals + 2 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+        let went_on: BTreeSet<_> = connections(&server).await.into_iter().collect();
+        assert!(before.iter().all(|id| !went_on.contains(id)), "{mode}");
+        free(guard).await;
+        free(lock(&locks, "other").await).await;
+        let after: BTreeSet<_> = connections(&server).await.into_iter().collect();
+        assert!(after.is_subset(&went_on), "{mode}: another one was made");
         locks.close().await.expect("closed");
     }
 }

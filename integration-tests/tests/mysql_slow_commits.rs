@@ -11,7 +11,6 @@ mod mysql_support;
 
 use std::time::Duration;
 
-use dlock_core::{Locks, Settings};
 use integration_tests::Flavor;
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
@@ -19,13 +18,6 @@ use mysql_support::*;
 
 /// Longer than two statements wait for a row, one after the other.
 const STALL: Duration = Duration::from_millis(2_600);
-
-/// Whoever waits must not have to ask a second time: an error is told at once.
-async fn impatient(url: &str) -> Locks {
-    let settings = Settings::new().retry_unreachable_for(Duration::ZERO);
-    let builder = Locks::builder(backend(url).await).settings(settings);
-    builder.build().expect("good settings")
-}
 
 /// Statements go on, and their commits do not.
 async fn stop_commits(admin: &mut Conn) {
@@ -91,4 +83,45 @@ async fn try_behind_a_release_whose_commit_takes_long_is_busy() {
     assert!(tried.expect("no trouble is told").is_none());
     soon("the release", release).await.expect("it was freed");
     free(lock(&other, "slow").await).await;
+}
+
+/// Whoever was granted the lock keeps it and waits for the row of the mark, also with less patience for an answer than the server has for a row.
+#[tokio::test(flavor = "multi_thread")]
+async fn impatient_waiters_outlive_a_release_whose_commit_takes_long_and_keep_their_order() {
+    /// Longer than their patience, and than one statement waits for a row.
+    const STALL: Duration = Duration::from_millis(1_200);
+    let server = Flavor::MariaDb.start().await.expect("a server");
+    let url = with(&server.url(), "mode=advisory&session_validity=30s");
+    let mut admin = connection(&url).await;
+    let holder = client(&url).await;
+    let hasty = with(&url, "answer_timeout=800ms");
+    let others = [impatient(&hasty).await, impatient(&hasty).await];
+    let guard = lock(&holder, "slow").await;
+    let (tell, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let mut waiters = Vec::new();
+    for (number, locks) in others.iter().enumerate() {
+        let (mutex, tell) = (locks.mutex("slow").expect("a name"), tell.clone());
+        waiters.push(tokio::spawn(async move {
+            let guard = mutex.lock().await.expect("no trouble is told");
+            tell.send(number).expect("somebody listens");
+            free(guard).await;
+        }));
+        soon("a waiter", async {
+            while waiting(&mut admin).await <= number as u64 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+    }
+
+    stop_commits(&mut admin).await;
+    let release = tokio::spawn(free(guard));
+    tokio::time::sleep(STALL).await;
+    let_commits_go_on(&mut admin).await;
+    soon("the release", release).await.expect("it was freed");
+    for waiter in waiters {
+        soon("the lock", waiter).await.expect("no panic");
+    }
+    let order = [order.recv().await, order.recv().await];
+    assert_eq!(order, [Some(0), Some(1)]);
 }

@@ -10,6 +10,7 @@ use dlock_core::backend::Backend;
 use dlock_core::{Guard, Liveness, Locks, Released, Result, Settings};
 use dlock_mysql::{Config, MySqlBackend};
 use integration_tests::{Flavor, MySqlServer};
+use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts};
 use tokio::task::JoinHandle;
 
@@ -73,6 +74,13 @@ pub(crate) async fn client(url: &str) -> Locks {
     Locks::new(backend(url).await).expect("defaults")
 }
 
+/// Whoever waits must not have to ask a second time: an error is told at once.
+pub(crate) async fn impatient(url: &str) -> Locks {
+    let settings = Settings::new().retry_unreachable_for(Duration::ZERO);
+    let builder = Locks::builder(backend(url).await).settings(settings);
+    builder.build().expect("good settings")
+}
+
 /// A client whose holds last 3 s without a sign of life, whatever the mode.
 pub(crate) async fn hasty(url: &str) -> Locks {
     let backend = backend(url).await;
@@ -131,4 +139,29 @@ pub(crate) async fn kill(server: &MySqlServer, ids: &[String]) {
         // It may have ended meanwhile.
         let _ = server.sql(&format!("KILL {id}")).await;
     }
+}
+
+/// Takes a lock of `advisory` and gives it back: what the server calls it.
+pub(crate) async fn name_at_the_server(watcher: &mut Conn, url: &str, name: &str) -> String {
+    for statement in ["log_output = 'TABLE'", "general_log = ON"] {
+        let set = format!("SET GLOBAL {statement}");
+        watcher.query_drop(set).await.expect("set");
+    }
+    // MariaDB tells the arguments of those statements only that are prepared from here on.
+    free(lock(&client(url).await, name).await).await;
+    let said = "SELECT CONVERT(argument USING utf8mb4) FROM mysql.general_log \
+        WHERE command_type = 'Execute' AND argument LIKE '%GET_LOCK(%' ORDER BY event_time DESC LIMIT 1";
+    let said: Option<String> = watcher.query_first(said).await.expect("the log");
+    let off = "SET GLOBAL general_log = OFF";
+    watcher.query_drop(off).await.expect("set");
+    let said = said.expect("it was taken");
+    let (_, rest) = said.split_once(" GET_LOCK('").expect("its name");
+    rest.split('\'').next().expect("its end").to_owned()
+}
+
+/// Which connection has it.
+pub(crate) async fn owner_at_the_server(watcher: &mut Conn, lock: &str) -> Option<u64> {
+    let asked = format!("SELECT IS_USED_LOCK('{lock}')");
+    let owner: Option<Option<u64>> = watcher.query_first(asked).await.expect("an answer");
+    owner.flatten()
 }

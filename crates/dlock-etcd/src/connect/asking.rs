@@ -186,4 +186,27 @@ mod tests {
         asking.was_silent();
         assert!(!asking.is_silent(), "it was slow");
     }
+
+    /// The one that has told its version enters watches at once; the one that gets the watch may be another.
+    #[tokio::test]
+    async fn of_several_servers_the_version_of_one_says_that_none_is_late() {
+        // It is not connected before it is used.
+        let client = etcd_client::Client::connect(["127.0.0.1:1"], None).await;
+        let server = client.expect("a client").maintenance_client();
+        let told = async |asking: Asking, entering| {
+            asking.entering.set(entering).expect("once");
+            asking.entering(server.clone(), Duration::ZERO).await
+        };
+        for entering in [
+            Entering::AtOnce,
+            Entering::LateNowAndThen,
+            Entering::NotKnown,
+        ] {
+            assert_eq!(told(Asking::default(), entering).await, entering);
+        }
+        let several = Asking::of_several;
+        assert_eq!(told(several(), Entering::AtOnce).await, Entering::NotKnown);
+        let late = Entering::LateNowAndThen;
+        assert_eq!(told(several(), late).await, late);
+    }
 }

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::asking::Asking;
+
 /// How often a watch is put in the place of one that may be late. One that is late for good is so for 100 ms.
 const TRIES: u8 = 3;
 
@@ -158,11 +160,17 @@ impl Promptness {
             self.state = State::Asked(self.until());
         }
         if let Some(progress) = self.early.take() {
-            self.progress(progress);
+            self.progressed(progress);
         }
     }
 
-    pub(super) fn progress(&mut self, revision: i64) {
+    /// A progress is told, which is an answer of the server, whenever it comes and whatever it says.
+    pub(super) fn progress(&mut self, revision: i64, asking: &Asking) {
+        asking.has_answered();
+        self.progressed(revision);
+    }
+
+    fn progressed(&mut self, revision: i64) {
         self.answered = true;
         let answers_an_earlier_one = self.open > 1;
         self.open = self.open.saturating_sub(1);
@@ -194,18 +202,18 @@ mod tests {
     fn progress_at_its_own_revision_tells_that_a_watch_is_prompt() {
         let mut prompt = asked();
         assert!(!prompt.is_prompt() && prompt.patience().is_some());
-        prompt.progress(7);
+        prompt.progressed(7);
         assert!(prompt.is_prompt() && prompt.patience().is_none());
         assert_eq!(prompt.take_late(), None);
         // What is told unasked changes nothing.
-        prompt.progress(9);
+        prompt.progressed(9);
         assert!(prompt.is_prompt());
     }
 
     #[test]
     fn a_watch_that_may_be_late_is_replaced_a_few_times() {
         let mut prompt = asked();
-        prompt.progress(8);
+        prompt.progressed(8);
         for watcher in 1..=i64::from(TRIES) {
             assert!(!prompt.is_prompt());
             assert_eq!(prompt.take_late(), Some(watcher));
@@ -213,7 +221,7 @@ mod tests {
             assert_eq!(prompt.take_late(), None, "one is on its way");
             assert!(prompt.patience().is_none(), "its answer will come");
             prompt.created(watcher + 1, 10);
-            prompt.progress(11);
+            prompt.progressed(11);
         }
         assert_eq!(prompt.take_late(), None);
         assert!(!prompt.is_prompt() && prompt.patience().is_none());
@@ -246,14 +254,14 @@ mod tests {
             }
         }
         assert!(prompt.patience().is_none() && prompt.asked_in_vain());
-        prompt.progress(7);
+        prompt.progressed(7);
         assert!(!prompt.asked_in_vain());
     }
 
     #[test]
     fn who_does_not_ask_replaces_nothing() {
         let mut prompt = Promptness::not_asked();
-        prompt.progress(9);
+        prompt.progressed(9);
         assert!(prompt.patience().is_none() && prompt.take_late().is_none());
     }
 
@@ -261,7 +269,7 @@ mod tests {
     fn progress_may_overtake_the_answer() {
         let mut prompt = Promptness::late(1, 7, Duration::ZERO);
         assert_eq!(prompt.take_late(), Some(1));
-        prompt.progress(9);
+        prompt.progressed(9);
         prompt.created(2, 9);
         assert!(prompt.is_prompt());
     }
@@ -272,10 +280,33 @@ mod tests {
         prompt.was_silent();
         assert_eq!(prompt.take_late(), Some(1));
         // It was slow, and is from before the second watch was entered.
-        prompt.progress(9);
+        prompt.progressed(9);
         prompt.created(2, 9);
         assert!(!prompt.is_prompt());
-        prompt.progress(9);
+        prompt.progressed(9);
         assert!(prompt.is_prompt());
+    }
+
+    #[test]
+    fn what_was_answered_in_time_closes_the_earlier_questions() {
+        let mut prompt = asked();
+        prompt.was_silent();
+        assert_eq!(prompt.take_late(), Some(1));
+        prompt.created(2, 9);
+        // The first question was never answered, and this is about the second.
+        prompt.progressed(9);
+        assert!(prompt.is_prompt());
+    }
+
+    #[test]
+    fn progress_is_an_answer_of_the_server_whoever_reads_it() {
+        let asking = Asking::default();
+        asking.was_silent();
+        asking.was_silent();
+        assert!(asking.is_silent());
+        let mut prompt = asked();
+        prompt.progress(7, &asking);
+        assert!(prompt.is_prompt());
+        assert!(!asking.is_silent(), "somebody was answered");
     }
 }

@@ -87,7 +87,9 @@ impl Cluster {
                         });
                         let opened = match own {
                             None => open(watches, key, options, what.waits, entering).await,
-                            Some(own) => open_both(watches, key, options, own, entering).await,
+                            Some(own) => {
+                                open_both(watches, key, options, own, entering, &asking).await
+                            }
                         };
                         opened.map(|opened| (opened, asking))
                     }
@@ -149,6 +151,7 @@ async fn open_both(
     options: WatchOptions,
     own: Vec<u8>,
     entering: Pin<&mut impl Future<Output = Entering>>,
+    asking: &Asking,
 ) -> Result<Opened, EtcdError> {
     let first = first(watches, own, self::options(false));
     let ((mut stream, first, trip), entering) = first_beside(first, entering).await?;
@@ -164,7 +167,7 @@ async fn open_both(
         Promptness::not_asked()
     };
     if let Some(progress) = second.progress {
-        prompt.progress(progress);
+        prompt.progress(progress, asking);
     }
     Ok(Opened {
         stream,
@@ -290,8 +293,7 @@ impl KeyWatch {
                 continue;
             }
             if message.events().is_empty() {
-                self.asking.has_answered();
-                self.prompt.progress(revision);
+                self.prompt.progress(revision, &self.asking);
             }
             let events = message.events().iter().filter_map(|event| event.kv());
             let events = events.map(|kv| (kv.key(), kv.mod_revision()));

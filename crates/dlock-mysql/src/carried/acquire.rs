@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::call_sign::CallSign;
 use super::grab::Grab;
 use super::granted::{Granted, Next, lease};
-use super::kind::{NOW, Proof};
+use super::kind::{MARK_WAIT, NOW, Proof};
 use super::mark::{HoldKey, MarkPeek};
 use super::take::Take;
 use super::wait::Turn;
@@ -81,7 +81,7 @@ impl ConnectionLocks {
         let version = match turn {
             Ok(turn) => {
                 granted.waits = turn.place;
-                match self.has_waited(&mut granted, turn, limit).await? {
+                match self.has_waited(&mut granted, turn).await? {
                     Some(Next::Held(key)) => return Ok(self.begin_hold(granted, key, permit)),
                     Some(Next::Claim(version)) => Some(version),
                     _ => None,
@@ -183,6 +183,13 @@ impl ConnectionLocks {
 
     pub(super) fn limit(&self, request: &Request) -> Duration {
         request.trip_timeout().min(self.config.answer_timeout)
+    }
+
+    /// For a change of the mark. Whoever waits has the lock by then, and would lose it and its turn by giving up before the server does, which waits
+    /// for the row of a mark whose release is not committed yet. A try has no longer than it has for any answer.
+    pub(super) fn limit_of_a_change(&self, request: &Request, wait: bool) -> Duration {
+        let limit = self.limit(request);
+        if wait { limit.max(MARK_WAIT) } else { limit }
     }
 
     fn full(&self) -> Trouble {

@@ -58,11 +58,11 @@ impl ConnectionLocks {
         &self,
         granted: &mut Granted<'_>,
         turn: Turn,
-        limit: Duration,
     ) -> Result<Option<Next>, Trouble> {
         let (request, valid) = (granted.request, self.config.session_validity);
         let sent = request.now();
         let take = self.kind.take(&mut granted.connection, request, valid);
+        let limit = self.limit_of_a_change(request, true);
         let taken = within(limit, take).await.map_err(Trouble::in_doubt)?;
         match taken {
             Take::Held(key) => {
@@ -99,7 +99,7 @@ impl ConnectionLocks {
             looks += 1;
             let next = match version.take() {
                 Some(version) => Next::Claim(version),
-                None => self.look(&mut granted, waited_for.take()).await?,
+                None => self.look(&mut granted, waited_for.take(), wait).await?,
             };
             match next {
                 Next::Held(key) => return Ok(self.begin_hold(granted, key, permit)),
@@ -111,6 +111,7 @@ impl ConnectionLocks {
                         claim_args(&attempt, valid, granted.call_sign.number, label, version);
                     let (connection, sql) = (&mut granted.connection, &self.kind.marks.claim);
                     let claim = self.kind.write(connection, &self.shared, sql, &args, limit);
+                    let limit = self.limit_of_a_change(granted.request, wait);
                     match changed(within(limit, claim).await)? {
                         Some(1) => {
                             let key = version.claimed(attempt);
@@ -168,6 +169,7 @@ impl ConnectionLocks {
         &self,
         granted: &mut Granted<'_>,
         waited_for: Option<MarkRow>,
+        wait: bool,
     ) -> Result<Next, Trouble> {
         let limit = self.limit(granted.request);
         let proved = granted.request.now();
@@ -192,6 +194,7 @@ impl ConnectionLocks {
             let args = version_args(seen.version);
             let sql = &self.kind.marks.dead;
             let count = self.kind.write(connection, &self.shared, sql, &args, limit);
+            let limit = self.limit_of_a_change(granted.request, wait);
             match changed(within(limit, count).await)? {
                 Some(0) => return Ok(Next::LookAgain),
                 Some(_) => {}

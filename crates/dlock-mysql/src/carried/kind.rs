@@ -21,6 +21,9 @@ pub(super) const NOW: Duration = Duration::ZERO;
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// The same for a row lock, where it does not notice: a waiter that died stays in the queue for this long.
 pub(super) const LONGEST_ROW_WAIT: Duration = Duration::from_secs(4);
+/// For so long a statement on a mark may be under way whose row others have. The server waits for a second (see [`Setup`]), and some look only once in
+/// a second whether that is over.
+pub(super) const MARK_WAIT: Duration = Duration::from_millis(2500);
 /// A row can be made by others at the same time, but is never removed.
 const FIRST_USES: usize = 3;
 

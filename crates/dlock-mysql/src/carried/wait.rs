@@ -52,7 +52,8 @@ impl InLine {
 
 impl Kind {
     /// Takes a place among those who wait, and waits for the lock, in one request: so a waiter has as few trips as can be. The server tells at once
-    /// which place it is and whether the lock was free, and `hears` that.
+    /// which place it is and whether the lock was free, and `hears` that. A lock that was free is taken by that very look: if somebody could take it in
+    /// between, the waiter would know of nobody who has it, and take the server's silence for a store that does not answer (C5).
     async fn stand_in_line(
         &self,
         connection: &mut Connection,
@@ -77,9 +78,11 @@ impl Kind {
             Locking::Named { .. } => {
                 let lock = self.named_lock(name);
                 let (longest, shorter) = (LONGEST_WAIT.as_secs(), without_place.as_secs());
+                // One that is taken twice would not be free after one release.
                 format!(
-                    "SET @dlock_place = {place}; SELECT @dlock_place, IS_USED_LOCK('{lock}') IS NULL; \
-                     SELECT GET_LOCK('{lock}', IF(@dlock_place IS NULL, {shorter}, {longest})), NULL, CONCAT(@@global.read_only)"
+                    "SET @dlock_place = {place}, @dlock_is_free = GET_LOCK('{lock}', 0); SELECT @dlock_place, @dlock_is_free; \
+                     SELECT IF(@dlock_is_free = 1, 1, GET_LOCK('{lock}', IF(@dlock_place IS NULL, {shorter}, {longest}))), NULL, \
+                     CONCAT(@@global.read_only)"
                 )
             }
         };

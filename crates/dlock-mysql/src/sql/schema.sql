@@ -5,6 +5,8 @@
 --                   shared: there may be rows in {prefix}holders; doubt_until: till then there may be some in {prefix}abandoned
 -- {prefix}holders   one row for each shared holder (permits = 0) and each permit (permits = the semaphore's limit)
 -- {prefix}abandoned attempts that must not take effect any more, remembered for some minutes
+-- {prefix}locks is ROW_FORMAT = REDUNDANT: there a NULL takes the room of a value, so a row with or without an owner is changed in place. In the
+-- other formats each change moves the row, for four times as many bytes of the server's log.
 CREATE TABLE IF NOT EXISTS {prefix}meta (
   k VARBINARY(32) NOT NULL PRIMARY KEY,
   v BIGINT UNSIGNED NOT NULL
@@ -20,7 +22,7 @@ CREATE TABLE IF NOT EXISTS {prefix}locks (
   shared TINYINT UNSIGNED NOT NULL,
   doubt_until DATETIME(6) NOT NULL,
   label VARBINARY(1024) NOT NULL
-) ENGINE = InnoDB;
+) ENGINE = InnoDB ROW_FORMAT = REDUNDANT;
 CREATE TABLE IF NOT EXISTS {prefix}holders (
   name VARBINARY(255) NOT NULL,
   attempt BINARY(16) NOT NULL,

@@ -2,6 +2,7 @@
 -- {prefix}meta            advisory: the version of the tables of this mode
 -- {prefix}advisory_marks  one row for each name, its mark (part 1): who holds it, and the fencing counter. Who has the name's GET_LOCK
 --                         holds the lock, or is about to.
+-- ROW_FORMAT = REDUNDANT as in schema.sql: a mark with or without an owner is changed in place.
 CREATE TABLE IF NOT EXISTS {prefix}meta (
   k VARBINARY(32) NOT NULL PRIMARY KEY,
   v BIGINT UNSIGNED NOT NULL
@@ -23,5 +24,5 @@ CREATE TABLE IF NOT EXISTS {prefix}advisory_marks (
   label VARBINARY(1024) NOT NULL,
   PRIMARY KEY (name, part),
   UNIQUE KEY id (id)
-) ENGINE = InnoDB;
+) ENGINE = InnoDB ROW_FORMAT = REDUNDANT;
 INSERT IGNORE INTO {prefix}meta (k, v) VALUES ('advisory', 2);

@@ -2,6 +2,7 @@
 -- {prefix}meta           session: the version of the tables of this mode
 -- {prefix}session_marks  two rows for each name. Part 0: who has it locked holds the lock, or is about to. Part 1, the mark: who holds
 --                        it, and the fencing counter; apart, because a change inside the holder's transaction would be undone with it.
+-- ROW_FORMAT = REDUNDANT as in schema.sql: a mark with or without an owner is changed in place.
 CREATE TABLE IF NOT EXISTS {prefix}meta (
   k VARBINARY(32) NOT NULL PRIMARY KEY,
   v BIGINT UNSIGNED NOT NULL
@@ -23,5 +24,5 @@ CREATE TABLE IF NOT EXISTS {prefix}session_marks (
   label VARBINARY(1024) NOT NULL,
   PRIMARY KEY (name, part),
   UNIQUE KEY id (id)
-) ENGINE = InnoDB;
+) ENGINE = InnoDB ROW_FORMAT = REDUNDANT;
 INSERT IGNORE INTO {prefix}meta (k, v) VALUES ('session', 2);

@@ -144,7 +144,8 @@ impl State {
 }
 
 impl Rules {
-    pub(crate) fn ask(&self, state: &mut State, me: Client, takes: bool) {
+    /// In line: one that has reason to think that others have the lock.
+    pub(crate) fn ask(&self, state: &mut State, me: Client, in_line: bool) {
         let on = Connection {
             of: me,
             number: 0,
@@ -152,7 +153,10 @@ impl Rules {
         };
         state.servers.open.push(on);
         state.servers.open.sort();
-        if takes {
+        if in_line {
+            let request = state.request(on);
+            state.go_to(me, Attempt::Asks(request), Statement::StandInLine(on));
+        } else if self.way == Way::Takes {
             self.take(state, me, on, Has::Nothing);
         } else {
             self.grab(state, me, on);

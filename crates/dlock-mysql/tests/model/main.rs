@@ -75,12 +75,15 @@ pub(crate) enum Defect {
     TakesPastALockedRow,
     /// A release frees the lock before it has the row of the mark.
     FreesBeforeItHasTheRow,
+    /// Whoever stands in line is told whether the lock is free, and takes it by the next statement.
+    LooksBeforeItWaits,
 }
 
 const ONE_HOLDER: &str = "one holder at a time";
 const TOKENS_INCREASE: &str = "tokens increase";
 const IN_ORDER_IS_PROMPT: &str = "who leaves in order costs nobody time";
 const ALL_GET_IN: &str = "nobody waits for ever";
+const WAITERS_KNOW: &str = "who waits was told that others have the lock";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
@@ -138,6 +141,13 @@ enum What {
         sent: Tick,
         on: Connection,
     },
+    /// advisory: of one that stands in line, and was told whether the lock was free.
+    Wait {
+        of: Client,
+        sent: Tick,
+        on: Connection,
+        was_free: bool,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -179,7 +189,7 @@ impl State {
         let delay = match what {
             What::Statement { .. } | What::Answer { .. } => DELAY,
             // Other things happen before it, but it has no way to go.
-            What::Commit { .. } => 0,
+            What::Commit { .. } | What::Wait { .. } => 0,
         };
         self.wire.push(Parcel {
             what,
@@ -207,7 +217,7 @@ impl State {
     fn tidy(&mut self) {
         let clients = &self.clients;
         self.wire.retain(|parcel| match parcel.what {
-            What::Statement { .. } | What::Commit { .. } => true,
+            What::Statement { .. } | What::Commit { .. } | What::Wait { .. } => true,
             What::Answer { to, sent, .. } => clients[to].awaits() == Some(sent),
         });
         self.wire.sort();
@@ -239,7 +249,7 @@ impl Rules {
         Self {
             faults,
             proofs,
-            end: 14 + 10 * faults,
+            end: 16 + 10 * faults,
             fault: |_| true,
             defect: None,
             way,
@@ -268,7 +278,7 @@ impl Rules {
     fn can_be_served(&self, state: &State, what: What) -> bool {
         match what {
             What::Statement { statement, .. } => !state.servers.waits_for_the_row(self, statement),
-            What::Answer { .. } | What::Commit { .. } => true,
+            What::Answer { .. } | What::Commit { .. } | What::Wait { .. } => true,
         }
     }
 
@@ -280,12 +290,33 @@ impl Rules {
                 statement,
             } => (of, sent, statement),
             What::Commit { of, sent, on } => return Some((of, sent, state.servers.commit(on))),
+            What::Wait {
+                of,
+                sent,
+                on,
+                was_free,
+            } => {
+                let answer = state.servers.wait(self, state.now, on, was_free);
+                return Some((of, sent, answer?));
+            }
             What::Answer { .. } => return None,
         };
         // A new connection whose client has given it up is closed, and its lock goes with it.
         if let Statement::TakeAgain(on, _) = statement
             && !state.clients[of].takes_again_on(on)
         {
+            return None;
+        }
+        if let Statement::StandInLine(on) = statement {
+            let Some(was_free) = state.servers.take_if_free(self, on) else {
+                return Some((of, sent, Answer::Broken));
+            };
+            state.put(What::Wait {
+                of,
+                sent,
+                on,
+                was_free,
+            });
             return None;
         }
         let (answer, grants) = state.servers.run(self, state.now, of, statement);
@@ -298,7 +329,9 @@ impl Rules {
 
     fn deliver(&self, state: &mut State, what: What) {
         let heard = match what {
-            What::Statement { .. } | What::Commit { .. } => self.serve(state, what),
+            What::Statement { .. } | What::Commit { .. } | What::Wait { .. } => {
+                self.serve(state, what)
+            }
             What::Answer { to, sent, answer } => Some((to, sent, answer)),
         };
         if let Some((to, sent, answer)) = heard
@@ -331,7 +364,7 @@ impl Rules {
             }
         }
         for (index, parcel) in state.wire.iter().enumerate() {
-            if let What::Statement { .. } | What::Commit { .. } = parcel.what {
+            if !matches!(parcel.what, What::Answer { .. }) {
                 if self.can_be_served(state, parcel.what) {
                     actions.push(Action::LoseAnswer(index));
                     actions.push(Action::DelayAnswer(index));
@@ -445,8 +478,8 @@ impl Model for Rules {
         let mut next = state.clone();
         match action {
             Action::Tick => next.now += 1,
-            Action::Ask(me) => self.ask(&mut next, me, self.way == Way::Takes),
-            Action::AskInLine(me) => self.ask(&mut next, me, false),
+            Action::Ask(me) => self.ask(&mut next, me, false),
+            Action::AskInLine(me) => self.ask(&mut next, me, true),
             Action::LookAgain(me) => self.look_again(&mut next, me),
             Action::Prove(me) => {
                 next.proofs -= 1;
@@ -483,6 +516,10 @@ impl Model for Rules {
             }),
             Property::always(ALL_GET_IN, |rules: &Self, state: &State| {
                 state.now < rules.end || state.is_over()
+            }),
+            Property::always(WAITERS_KNOW, |_, state: &State| {
+                let waiters = state.servers.queues.iter().flatten();
+                waiters.into_iter().all(|waiter| waiter.is_told)
             }),
         ]
     }
@@ -590,6 +627,13 @@ fn a_release_has_the_row_of_the_mark_until_its_commit() {
     for defect in [Defect::TakesPastALockedRow, Defect::FreesBeforeItHasTheRow] {
         assert_found(defect, IN_ORDER_IS_PROMPT, Rules::new(Way::Takes, 0, 1));
     }
+}
+
+/// Else somebody takes it in between, and the waiter takes the silence of the server, which is that of a queue, for one that does not answer (C5).
+#[test]
+fn whoever_stands_in_line_takes_a_lock_that_is_free_as_it_looks() {
+    let takes = Rules::new(Way::Takes, 0, 1);
+    assert_found(Defect::LooksBeforeItWaits, WAITERS_KNOW, takes);
 }
 
 /// The answer to a question was late, and the connection ended meanwhile.

@@ -47,6 +47,8 @@ pub(crate) struct Waiter {
     pub(crate) on: Connection,
     /// The version of the mark, if it had no owner when the wait began.
     free_then: Option<Stamp>,
+    /// Whether the server has told it that others have the lock: what it waits for is them then, and not a server that says nothing.
+    pub(crate) is_told: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -65,6 +67,8 @@ pub(crate) struct Mark {
 pub(crate) enum Statement {
     // On the connection that carries the hold.
     Grab(Connection),
+    /// advisory: takes the lock if it is free, tells at once whether it was, and waits for it otherwise.
+    StandInLine(Connection),
     /// advisory: takes the lock if it is free and the mark has no owner, and makes the mark its own. Or, of one that has the lock, the latter alone.
     Take(Connection),
     Look(Connection),
@@ -214,7 +218,9 @@ impl Servers {
     ) -> (Option<Answer>, Grants) {
         let mut grants = Vec::new();
         let answer = match statement {
-            Statement::Grab(on) => return (self.grab(rules, now, on), grants),
+            Statement::Grab(on) => return (self.grab(rules, now, on, true), grants),
+            // In two halves: see `Rules::serve`.
+            Statement::StandInLine(_) => return (None, grants),
             Statement::Take(on) => self.take(rules, now, on),
             Statement::Look(on) if self.is_open(on) => Answer::Seen(Seen {
                 stamp: self.mark.stamp,
@@ -280,13 +286,48 @@ impl Servers {
         (Some(answer), grants)
     }
 
-    fn grab(&mut self, rules: &Rules, now: Tick, on: Connection) -> Option<Answer> {
-        if !self.is_open(on) || on.server != self.primary {
+    fn takes_statements_of(&self, on: Connection) -> bool {
+        self.is_open(on) && on.server == self.primary
+    }
+
+    /// wait.rs, the first half of the request: takes the lock if it is free, and tells whether it was. `None` when the server does not answer.
+    pub(crate) fn take_if_free(&mut self, rules: &Rules, on: Connection) -> Option<bool> {
+        if !self.takes_statements_of(on) {
+            return None;
+        }
+        let is_free = self.locks[on.server].is_none();
+        if is_free && !rules.has(Defect::LooksBeforeItWaits) {
+            self.locks[on.server] = Some(on);
+        }
+        Some(is_free)
+    }
+
+    /// The second half: waits, unless the first has taken the lock. Other statements may have come in between.
+    pub(crate) fn wait(
+        &mut self,
+        rules: &Rules,
+        now: Tick,
+        on: Connection,
+        was_free: bool,
+    ) -> Option<Answer> {
+        if was_free && self.takes_statements_of(on) && !rules.has(Defect::LooksBeforeItWaits) {
+            return Some(Answer::Granted(None));
+        }
+        self.grab(rules, now, on, !was_free)
+    }
+
+    fn grab(&mut self, rules: &Rules, now: Tick, on: Connection, is_told: bool) -> Option<Answer> {
+        if !self.takes_statements_of(on) {
             return Some(Answer::Broken);
         }
         if self.locks[on.server].is_some() {
             let free_then = self.free_version(rules);
-            self.queues[on.server].push(Waiter { on, free_then });
+            let waiter = Waiter {
+                on,
+                free_then,
+                is_told,
+            };
+            self.queues[on.server].push(waiter);
             return None;
         }
         self.locks[on.server] = Some(on);
@@ -401,7 +442,8 @@ impl Servers {
             Statement::Take(_) => !rules.has(Defect::TakesPastALockedRow),
             Statement::LetGo(..) | Statement::Count(_) | Statement::Claim(..) => true,
             Statement::Move(..) | Statement::Clear(_) | Statement::Undo => true,
-            Statement::Grab(_) | Statement::Look(_) | Statement::Prove(..) => false,
+            Statement::Grab(_) | Statement::StandInLine(_) => false,
+            Statement::Look(_) | Statement::Prove(..) => false,
             Statement::TakeAgain(..) | Statement::End(_) => false,
         };
         changes_the_mark

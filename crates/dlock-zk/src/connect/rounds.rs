@@ -320,6 +320,42 @@ mod tests {
         );
     }
 
+    fn ops(asked: &mut mpsc::UnboundedReceiver<TaskMessage>) -> Vec<i32> {
+        let asked = std::iter::from_fn(|| asked.try_recv().ok());
+        asked
+            .filter_map(|ask| match ask {
+                TaskMessage::Request(call) => Some(call.op),
+                TaskMessage::Unwatch(..) => None,
+            })
+            .collect()
+    }
+
+    /// The first round is our server's own, and somebody in the second one needs what the leader has: an election that our server has not heard of may
+    /// have ended in between.
+    #[tokio::test]
+    async fn a_round_behind_one_of_our_own_server_is_the_leaders() {
+        let (session, mut asked, _state) = session();
+        let mut here = Box::pin(session.queue_here("/lock"));
+        assert_eq!((&mut here).now_or_never(), None);
+        let first = asked.try_recv().expect("a request");
+        let TaskMessage::Request(first) = first else {
+            panic!("{first:?}");
+        };
+        assert_eq!(
+            first.op,
+            op::GET_CHILDREN,
+            "no sync: it is asked for what our server has"
+        );
+        assert_eq!(ops(&mut asked), []);
+        let mut synced = Box::pin(session.queue("/lock"));
+        assert_eq!((&mut synced).now_or_never(), None);
+        assert_eq!(ops(&mut asked), [], "not before the first was answered");
+        first.reply.send(Err(Cause::Garbled)).expect("it waits");
+        assert!(here.await.is_err());
+        assert_eq!(synced.now_or_never(), None);
+        assert_eq!(ops(&mut asked), [op::SYNC, op::GET_CHILDREN]);
+    }
+
     #[test]
     fn attempt_finds_its_places_and_what_it_may_do() {
         let attempts = [AttemptId::new(), AttemptId::new(), AttemptId::new()];
