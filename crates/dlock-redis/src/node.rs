@@ -88,6 +88,8 @@ pub enum Taken {
 pub enum Leftover {
     /// A hold, and nothing else.
     Hold,
+    /// The same, and others may share it: it is never freed together with other locks.
+    SharedHold,
     /// A hold or a place in the queue; every request was answered.
     Place,
     /// The same, and a request that is still under way: it is refused when it comes within a minute.
@@ -308,7 +310,7 @@ impl Node {
         }
         let key = store.keys.lock(name);
         let (script, memory) = match left {
-            Leftover::Hold => (&store.scripts.release, 0),
+            Leftover::Hold | Leftover::SharedHold => (&store.scripts.release, 0),
             Leftover::Place => (&store.scripts.abandon, 0),
             Leftover::Stray => (&store.scripts.abandon, millis(TOMBSTONE_TTL)),
         };
@@ -316,8 +318,13 @@ impl Node {
             .call(script, &key, Attempt32::new(attempt))
             .arg(memory.to_string())
             .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
-        let (answer, twice) = self.trip(&call).await?;
+        let freed = self.trip(&call).await;
         drop(until_answered);
+        let (answer, twice) = match freed {
+            // The first request may have freed it.
+            Err(trouble) if sent_before => return Err(trouble.in_doubt().into()),
+            freed => freed?,
+        };
         match (answer, twice || sent_before) {
             (RedisReply::Number(1), twice) => Ok((true, twice)),
             (_, false) => Ok((false, false)),

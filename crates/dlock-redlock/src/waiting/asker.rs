@@ -39,6 +39,8 @@ pub(super) struct Asker {
 pub(super) enum How {
     /// The lock, or a place in the queue.
     Stand,
+    /// The same, of who has asked before: a sign of life, or a holder whom the node has lost.
+    StandAgain,
     /// To give the grant of this number, which we have there, to whoever stands before us.
     GiveWay { number: u64 },
 }
@@ -153,6 +155,10 @@ impl Asker {
             let met = self.nodes.meet(node).await?;
             let (taken, twice) = match how {
                 How::Stand => peer.node.stand(wish, proposed, self.ticket).await?,
+                How::StandAgain => {
+                    let node = &peer.node;
+                    node.stand_again(wish, proposed, self.ticket).await?
+                }
                 How::GiveWay { number } => {
                     let node = &peer.node;
                     node.give_way(wish, proposed, self.ticket, number).await?
@@ -241,7 +247,7 @@ impl Asker {
                         }
                         Answer::Stands(place) => steps.push(asker.stay(node, place)),
                         Answer::Due if !asker.stake.has_ended() => {
-                            steps.push(asker.ask(node, How::Stand));
+                            steps.push(asker.ask(node, How::StandAgain));
                         }
                         Answer::Due | Answer::Failed(_) => {}
                     }
