@@ -9,65 +9,15 @@
 
 mod redis_support;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use dlock_core::{ErrorKind, Guard, Locks, Order, Released, Settings};
+use dlock_core::{ErrorKind, Guard, HeldNow, Order, Released, Settings};
 use futures::future::join_all;
 use integration_tests::{Direction, FaultProxy, Redis, RedisServer, Reply};
+use redis_support::rooms::{rooms, work};
 use redis_support::*;
 
 const TASKS: u64 = 100;
-
-/// What a name protects: who is inside, and the last token.
-#[derive(Default)]
-struct Room {
-    taken: AtomicBool,
-    last: AtomicU64,
-}
-
-impl Room {
-    /// Fails when somebody is inside, or was inside with a later token.
-    fn enter(&self, token: u64) {
-        assert!(!self.taken.swap(true, Ordering::SeqCst), "two at once (C1)");
-        let last = self.last.swap(token, Ordering::SeqCst);
-        assert!(last < token, "token {token} after {last} (C11)");
-    }
-
-    fn leave(&self) {
-        self.taken.store(false, Ordering::SeqCst);
-    }
-}
-
-fn rooms(count: usize) -> Arc<Vec<Room>> {
-    Arc::new((0..count).map(|_| Room::default()).collect())
-}
-
-/// Takes and frees locks again and again; what fails is tried again.
-async fn work(locks: Locks, rooms: Arc<Vec<Room>>, task: u64, rounds: u64) -> u64 {
-    let mut freed = 0;
-    for round in 0..rounds {
-        let room = ((task + round * 7) % rooms.len() as u64) as usize;
-        let mutex = locks.mutex(format!("room:{room}")).expect("a name");
-        let Ok(guard) = mutex.lock().await else {
-            continue;
-        };
-        rooms[room].enter(guard.token().expect("fencing").get());
-        tokio::task::yield_now().await;
-        // A hold that was lost meanwhile has let somebody else in.
-        assert!(guard.is_held(), "a lease of 30 s is over");
-        rooms[room].leave();
-        if guard
-            .release()
-            .await
-            .is_ok_and(|end| end == Released::Freed)
-        {
-            freed += 1;
-        }
-    }
-    freed
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_needs_fewer_requests_and_nobody_gets_another_s_answer() {
@@ -386,4 +336,38 @@ async fn a_lock_that_cannot_be_renewed_costs_no_other() {
     let lost = tokio::time::timeout(seconds(2), good.lost()).await;
     assert!(lost.is_err(), "it was not renewed because of the other");
     assert_eq!(good.release().await.expect("release"), Released::Freed);
+}
+
+/// A trip of many carries a release, and its answer is lost; what then asks alone is refused for good, and knows nothing of the first.
+#[tokio::test]
+async fn a_release_that_is_refused_after_a_trip_without_an_answer_is_in_doubt() {
+    let server = RedisServer::start_with(Redis {
+        acl: Some(acl()),
+        ..Redis::default()
+    })
+    .await
+    .expect("redis");
+    let proxy = FaultProxy::start(server.addr()).await.expect("proxy");
+    let url = through(&server, &proxy).replace("redis://", "redis://locker:s3cret@");
+    let locks = client(&url).await;
+    let guard = lock(&locks, "held").await;
+    let owner = locks.inspect("held").await.expect("inspect").holders[0]
+        .owner
+        .clone();
+    let crowd = |of: &str| {
+        let tries = (0..20).map(|n| {
+            let mutex = locks.mutex(format!("{of}:{n}")).expect("a name");
+            async move { mutex.try_lock().await.map(drop) }
+        });
+        join_all(tries.collect::<Vec<_>>())
+    };
+    // So that the server knows the script by its hash, and the first answer to it is not that it does not.
+    crowd("first").await;
+    let password = ["ACL", "SETUSER", "locker", "resetpass", ">another"];
+    server.command(&password).await.expect("ACL");
+    proxy.drop_reply_to(format!("-{owner}"), Duration::ZERO);
+    let (_, end) = futures::future::join(crowd("second"), guard.release()).await;
+    let error = end.expect_err("the password is another");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert_eq!(error.held_now(), HeldNow::Unknown, "{error}");
 }

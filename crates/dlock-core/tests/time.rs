@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::sync::atomic::Ordering;
+
 use common::{World, millis, seconds};
-use dlock_core::{ErrorKind, HeldNow, LossReason, Released, Settings};
+use dlock_core::{ErrorKind, Hearing, HeldNow, LossReason, Released, Settings};
 
 /// 1 s less 1 % and 2 ms.
 const VALIDITY: u64 = 988;
@@ -33,6 +35,19 @@ async fn a_grant_that_comes_too_late_is_undone() {
     assert_eq!(error.kind(), ErrorKind::TooLate);
     assert_eq!(error.held_now(), HeldNow::No);
     control.heal();
+    locks.close().await.unwrap();
+    assert_eq!(world.names(), 0);
+}
+
+/// A backend that sees by itself that a grant came too late says so in the kit's words, and nothing else: what the store has given is undone.
+#[tokio::test(start_paused = true)]
+async fn what_a_backend_finds_too_late_is_undone() {
+    let world = World::new();
+    let (locks, backend) = world.altered(one_second(), Hearing::Asks);
+    backend.finds_it_late.store(true, Ordering::Relaxed);
+    let error = locks.mutex("x").unwrap().try_lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLate);
+    assert_eq!(error.held_now(), HeldNow::Unknown);
     locks.close().await.unwrap();
     assert_eq!(world.names(), 0);
 }

@@ -320,7 +320,7 @@ impl Config {
         )?;
         self.login.check()?;
         self.tls.as_ref().map_or(Ok(()), |tls| tls.check(TLS))?;
-        let is_socket = |server: &ServerAddress| matches!(place, ServerAddress::Unix(..));
+        let is_socket = |server: &ServerAddress| matches!(server, ServerAddress::Unix(..));
         if self.tls.is_some() && self.servers.iter().any(is_socket) {
             return Err(Error::invalid(
                 "a socket on this machine has no TLS: leave tls and sslmode out, or name a host",

@@ -94,7 +94,7 @@ impl Store {
         let place = match batcher.try_acquire(wish) {
             Dispatch::Alone(alone) => {
                 return Ok(FirstStep::Ask {
-                    alone: Some(alone),
+                    alone,
                     stray: false,
                 });
             }

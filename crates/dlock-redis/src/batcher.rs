@@ -7,7 +7,8 @@
 //! The way of one request:
 //!
 //! ```text
-//!                    fewer than AT_ONCE under way (IN_A_CROWD while there are trips of many)
+//!                    fewer than AT_ONCE under way (IN_A_CROWD while there are trips of many),
+//!                    or it wants a lock that somebody who waits wants too
 //!   enter ─────────────────────────────────────────────────────────────────────────► alone ──► answered
 //!     │ otherwise                                                                       ▲
 //!     ▼                                                                                 │ not so easy; the trip broke,
@@ -41,7 +42,6 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use self::known::KnownLock;
 pub(crate) use self::state::BatchOutcome;
 use self::state::{AT_ONCE, BatchItem, BatchState, LARGEST};
 use crate::acquire::unexpected_reply;
@@ -63,8 +63,8 @@ pub(crate) struct Batcher {
 /// How a request goes.
 #[derive(Debug)]
 pub(crate) enum Dispatch {
-    /// At once, by itself. To be kept until the answer is there.
-    Alone(LoneRequest),
+    /// At once, by itself. To be kept until the answer is there, where there is something to keep.
+    Alone(Option<LoneRequest>),
     Together(BatchTicket),
 }
 
@@ -90,13 +90,7 @@ impl Batcher {
     ) -> Dispatch {
         self.enter(|tell| {
             let (key, text, lasts) = wish();
-            BatchItem {
-                key,
-                text,
-                lasts: Some(lasts),
-                mark: KnownLock::default(),
-                tell,
-            }
+            BatchItem::new(key, text, Some(lasts), tell)
         })
     }
 
@@ -107,13 +101,8 @@ impl Batcher {
     ) -> Dispatch {
         self.enter(|tell| {
             let (key, attempt) = wish();
-            BatchItem {
-                key,
-                text: [b"-", Attempt32::new(attempt).as_ref()].concat(),
-                lasts: None,
-                mark: KnownLock::default(),
-                tell,
-            }
+            let text = [b"-", Attempt32::new(attempt).as_ref()].concat();
+            BatchItem::new(key, text, None, tell)
         })
     }
 
@@ -130,15 +119,17 @@ impl Batcher {
         if !full || state.under_way == 0 {
             state.under_way += 1;
             state.moved = Some(Instant::now());
-            return Dispatch::Alone(LoneRequest {
+            return Dispatch::Alone(Some(LoneRequest {
                 batcher: self.clone(),
                 age: state.age,
-            });
+            }));
         }
         let (tell, told) = oneshot::channel();
-        state.waiting.push_back(wish(tell));
+        if !state.wait(wish(tell)) {
+            return Dispatch::Alone(None);
+        }
         // Enough for a trip of their own.
-        if state.waiting.len().is_multiple_of(LARGEST) && state.under_way < AT_ONCE {
+        if state.waits().is_multiple_of(LARGEST) && state.under_way < AT_ONCE {
             state.under_way += 1;
             self.start(state);
         }
@@ -235,7 +226,7 @@ impl Drop for LoneRequest {
             return;
         }
         state.moved = Some(Instant::now());
-        if state.waiting.is_empty() || state.under_way > state.at_once() {
+        if state.waits() == 0 || state.under_way > state.at_once() {
             state.under_way = state.under_way.saturating_sub(1);
         } else {
             // The trip takes over our share of what is under way.
@@ -287,7 +278,7 @@ impl Drop for BatchTrip {
             return;
         }
         state.trip_ended();
-        let left = std::mem::take(&mut state.waiting);
+        let left = state.leave_nobody();
         drop(state);
         drop(left);
     }

@@ -253,7 +253,7 @@ impl Node {
         }
         let key = store.keys.lock(name);
         let (script, memory) = match left {
-            Leftover::Hold => (&store.scripts.release, 0),
+            Leftover::Hold | Leftover::SharedHold => (&store.scripts.release, 0),
             Leftover::Place => (&store.scripts.abandon, 0),
             Leftover::Stray => (&store.scripts.abandon, millis(TOMBSTONE_TTL)),
         };
@@ -261,8 +261,13 @@ impl Node {
             .call(script, &key, Attempt32::new(attempt))
             .arg(memory.to_string())
             .arg(digits(proposed.min(HIGHEST_PROPOSAL)));
-        let (answer, twice) = self.trip(&call).await?;
+        let freed = self.trip(&call).await;
         drop(until_answered);
+        let (answer, twice) = match freed {
+            // The first request may have freed it.
+            Err(trouble) if sent_before => return Err(trouble.in_doubt().into()),
+            freed => freed?,
+        };
         match (answer, twice || sent_before) {
             (RedisReply::Number(1), twice) => Ok((true, twice)),
             (_, false) => Ok((false, false)),

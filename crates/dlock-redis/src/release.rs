@@ -34,7 +34,7 @@ impl Store {
         let (mut alone, mut sent_before) = (None, false);
         if let Some(batcher) = &self.batcher {
             match batcher.release(|| (self.keys.lock(name), attempt)) {
-                Dispatch::Alone(request) => alone = Some(request),
+                Dispatch::Alone(request) => alone = request,
                 Dispatch::Together(place) => match place.answer(self.config.answer_timeout).await {
                     Ok(BatchOutcome::Freed) => return Ok(FreeStep::Freed),
                     Ok(_) => {}
@@ -88,7 +88,12 @@ impl Store {
             self.call(&self.scripts.release, &key, attempt)
         };
         let limit = self.config.answer_timeout;
-        match self.link.call(&call, limit).await? {
+        let answer = match self.link.call(&call, limit).await {
+            // The first request may have freed it.
+            Err(trouble) if sent_before => return Err(trouble.in_doubt().into()),
+            answer => answer?,
+        };
+        match answer {
             (RedisReply::Number(1), _) => Ok(Released::Freed),
             (_, sent_twice) if !sent_twice && !sent_before => Ok(Released::AlreadyLost),
             // The first request may have freed it, and its answer was lost: nobody knows (C15).

@@ -15,7 +15,7 @@ use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::acquire::Said;
-use crate::connect::Nodes;
+use crate::connect::{Nodes, beside};
 use crate::error::{Word, Words};
 use crate::stake::{Mask, Stake, bit};
 
@@ -111,7 +111,7 @@ impl Nodes {
     pub(crate) async fn give_back<F>(
         self: &Arc<Self>,
         stake: Arc<Stake>,
-        asks: FuturesUnordered<F>,
+        mut asks: FuturesUnordered<F>,
         limit: Duration,
     ) where
         F: Future<Output = (usize, Said)> + Send + 'static,
@@ -124,7 +124,8 @@ impl Nodes {
                 async move { (node, nodes.release_at(node, &stake).await) }
             });
             // What is not confirmed in time is still in the stake.
-            let _ = timeout(limit, frees.collect::<Vec<_>>()).await;
+            let freed = timeout(limit, frees.collect::<Vec<_>>());
+            let _ = beside(freed, &mut asks).await;
         }
         self.abandon_later(stake, asks);
     }
@@ -202,7 +203,7 @@ impl Nodes {
         if !stake.is_under_way(node) || stake.had_something(node) {
             return self.release_at(node, stake).await;
         }
-        if self.release_once(node, stake, Leftover::Hold).await? {
+        if self.release_once(node, stake, stake.hold_left()).await? {
             stake.was_freed_before_the_answer(node);
             return Ok(true);
         }

@@ -10,7 +10,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 
-use crate::connect::{Nodes, unasked};
+use crate::connect::{Nodes, beside, unasked};
 use crate::error::{Word, Words};
 use crate::fence::{clock_hint, first_of};
 use crate::stake::{Grant, LateReleases, Stake, bit};
@@ -105,10 +105,11 @@ impl Nodes {
         let mut verdict = self
             .collect(&mut asks, limit, &mut ballot, &mut words)
             .await;
+        let mut late_grants = false;
         if verdict == Verdict::Apart {
-            verdict = self
-                .bring_together(&stake, limit, &mut ballot, &mut words)
-                .await;
+            let raised = self.bring_together(&stake, limit, &mut ballot, &mut words);
+            let (raised, meanwhile) = beside(raised, &mut asks).await;
+            (verdict, late_grants) = (raised, !meanwhile.is_empty());
         }
         match verdict {
             Verdict::Agreed(token) => {
@@ -117,7 +118,7 @@ impl Nodes {
                 let first = first_of(token, request.mode());
                 let lease = Lease::new(request, sent).with_token(first);
                 let lease = lease.with_native(Arc::new(stake));
-                if !asks.is_empty() {
+                if !asks.is_empty() || late_grants {
                     // Late grants belong to the hold, and are freed with it.
                     let (nodes, lease) = (self.clone(), lease.clone());
                     self.in_background(async move {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dlock_core::{Error, ErrorKind, HeldNow, Result};
+use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use tokio::runtime::Handle;
@@ -183,6 +184,23 @@ impl Nodes {
         self.stop();
         for peer in &self.peers {
             peer.node.close();
+        }
+    }
+}
+
+/// Does something while questions are under way that it does not need. They go on beside it, and what they came to is there at its end: a question
+/// that nobody drives would keep its place among those that a node is asked at once, and others would wait for it.
+pub(crate) async fn beside<T, F: Future>(
+    work: impl Future<Output = T>,
+    asks: &mut FuturesUnordered<F>,
+) -> (T, Vec<F::Output>) {
+    let mut work = std::pin::pin!(work);
+    let mut done = Vec::new();
+    loop {
+        tokio::select! {
+            biased;
+            result = &mut work => return (result, done),
+            Some(ask) = asks.next() => done.push(ask),
         }
     }
 }

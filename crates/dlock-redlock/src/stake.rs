@@ -254,8 +254,13 @@ impl Stake {
         } else if state.standing & bit(node) != 0 {
             Leftover::Place
         } else {
-            Leftover::Hold
+            state.hold_left()
         }
+    }
+
+    /// The same, where there can be nothing but a hold.
+    pub(crate) fn hold_left(&self) -> Leftover {
+        self.locked().hold_left()
     }
 
     /// Whether a request to take the lock may still be under way to this node.

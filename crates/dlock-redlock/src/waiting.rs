@@ -23,12 +23,13 @@ use std::time::Duration;
 
 use dlock_core::backend::{Busy, Lease, Outcome, Request};
 use dlock_core::{Error, HeldNow, Moment, Result};
-use futures::StreamExt;
+use futures::future::ready;
+use futures::{FutureExt, StreamExt};
 use tokio::time::{Instant, sleep_until};
 
 use self::asker::{Asker, Question, StepOutcome, Steps};
 use crate::acquire::Said;
-use crate::connect::{Nodes, unasked};
+use crate::connect::{Nodes, beside, unasked};
 use crate::error::{Word, Words};
 use crate::fence::{clock_hint, first_of};
 use crate::stake::{Stake, bit};
@@ -167,7 +168,7 @@ impl<'a> Waiting<'a> {
                 self.words.note(node, Word::Against("held by others"));
                 self.steps.push(self.asker.stay(node, place));
             }
-            StepOutcome::Due => self.ask(node, Question::Stand),
+            StepOutcome::Due => self.ask(node, Question::StandAgain),
             StepOutcome::Failed(error) => {
                 at.stands = None;
                 self.ballot.cast(node, Vote::Failed);
@@ -247,10 +248,13 @@ impl<'a> Waiting<'a> {
     /// The nodes of a quorum gave the lock with different counters: raises them. Gives way when that fails.
     async fn bring_together(&mut self) -> Option<u64> {
         let asker = self.asker.clone();
-        let verdict = self
-            .nodes
-            .bring_together(&asker.stake, self.limit, &mut self.ballot, &mut self.words)
-            .await;
+        let raised =
+            self.nodes
+                .bring_together(&asker.stake, self.limit, &mut self.ballot, &mut self.words);
+        let (verdict, meanwhile) = beside(raised, &mut self.steps).await;
+        // To be heard when this is decided.
+        let meanwhile = meanwhile.into_iter().map(|step| ready(step).boxed());
+        self.steps.extend(meanwhile);
         if let Verdict::Agreed(token) = verdict {
             return Some(token);
         }
@@ -321,7 +325,7 @@ impl Nodes {
         };
         tracing::debug!(name = %lease.name(), node = self.place(node), "a node has lost a hold");
         let asker = Arc::new(Asker::of_holder(self, stake, node));
-        let steps: Steps = [asker.ask(node, Question::Stand)].into_iter().collect();
+        let steps: Steps = [asker.ask(node, Question::StandAgain)].into_iter().collect();
         asker.go_on(steps, lease.clone(), vec![chase]);
     }
 

@@ -4,6 +4,7 @@
 #[path = "../certificates/mod.rs"]
 mod certificates;
 pub(crate) mod harness;
+pub(crate) mod rooms;
 pub(crate) mod sale;
 
 use std::sync::Arc;

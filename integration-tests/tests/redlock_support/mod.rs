@@ -66,6 +66,18 @@ pub(crate) async fn behind_proxy(
     (url, proxy)
 }
 
+/// A URL that leads to every node by a proxy of its own.
+pub(crate) async fn behind_proxies(five: &Five, parameters: &str) -> (String, Vec<FaultProxy>) {
+    let mut url = five.url(parameters);
+    let mut proxies = Vec::new();
+    for server in &five.servers {
+        let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+        url = url.replace(&server.addr().to_string(), &proxy.addr().to_string());
+        proxies.push(proxy);
+    }
+    (url, proxies)
+}
+
 /// The same, with a proxy that lets nobody through yet.
 pub(crate) async fn cut_off(five: &Five, node: usize, parameters: &str) -> (String, FaultProxy) {
     let (url, proxy) = behind_proxy(five, node, parameters).await;

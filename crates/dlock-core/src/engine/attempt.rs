@@ -249,7 +249,8 @@ impl Acquire<'_> {
         if now < lease.counted_from() + validity {
             return Ok(());
         }
-        Err(kit::too_late(self.spec.settings.lease))
+        // It is undone from now on, and whoever asked has nothing: the end of the entry sees to that.
+        Err(kit::too_late(self.spec.settings.lease).with_held(HeldNow::No))
     }
 }
 

@@ -48,7 +48,8 @@ pub fn closed() -> Error {
     )
 }
 
-/// The store gave the lock, and said so when the lease was over already: what it gave must be undone (C7).
+/// The store gave the lock, and said so when the lease was over already (C7). What it gave may still be there: a backend returns the error as it is,
+/// and core undoes the attempt.
 pub fn too_late(lease: Duration) -> Error {
     Error::new(
         ErrorKind::TooLate,
@@ -56,6 +57,7 @@ pub fn too_late(lease: Duration) -> Error {
             "the store took longer to answer than the lease of {lease:?} lasts: use a longer lease, or look why it is slow"
         ),
     )
+    .with_held(HeldNow::Unknown)
 }
 
 /// A request of an attempt that was abandoned before: it must not take effect any more (C13).

@@ -24,6 +24,8 @@ pub(crate) struct Altered {
     /// Whoever wants to read finds the store silent.
     pub(crate) readers_hang: AtomicBool,
     pub(crate) heals: Notify,
+    /// What the store gives, the backend finds too late by itself.
+    pub(crate) finds_it_late: AtomicBool,
 }
 
 impl Altered {
@@ -39,6 +41,7 @@ impl Altered {
             polls: AtomicBool::new(false),
             readers_hang: AtomicBool::new(false),
             heals: Notify::new(),
+            finds_it_late: AtomicBool::new(false),
         })
     }
 
@@ -71,7 +74,11 @@ impl Backend for Altered {
 
     async fn try_acquire(&self, request: &Request) -> Result<Outcome> {
         self.reach(request).await;
-        self.store.try_acquire(request).await
+        let outcome = self.store.try_acquire(request).await?;
+        if self.finds_it_late.load(Ordering::Relaxed) {
+            return Err(kit::too_late(request.lease()));
+        }
+        Ok(outcome)
     }
 
     async fn acquire(&self, request: &Request) -> Result<Outcome> {

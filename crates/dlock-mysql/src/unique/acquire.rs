@@ -20,7 +20,7 @@
 use std::time::Duration;
 
 use dlock_core::backend::{Lease, Request};
-use dlock_core::{HeldNow, Moment, kit};
+use dlock_core::{Moment, kit};
 
 use super::UniqueLocks;
 use crate::connect::{AnswerRow, Arg};
@@ -111,9 +111,7 @@ impl UniqueLocks {
             if request.now() >= from + request.lease() {
                 // Our row's lease ended before its token was drawn. Answers that take so long will do so again, and each new row keeps the lock
                 // from others for a lease.
-                return Err(kit::too_late(request.lease())
-                    .with_held(HeldNow::Unknown)
-                    .into());
+                return Err(kit::too_late(request.lease()).into());
             }
         }
         // Others come and go, or ours has its token already: undo what there may be, so that busy is proof.

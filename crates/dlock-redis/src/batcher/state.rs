@@ -1,6 +1,6 @@
 //! What is under way, and who waits to go together.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -24,7 +24,11 @@ pub(super) struct BatchState {
     /// The trips of many among them.
     pub(super) trips: usize,
     /// Not empty only while something is under way: whoever ends takes it along, unless there are trips enough.
-    pub(super) waiting: VecDeque<BatchItem>,
+    waiting: VecDeque<BatchItem>,
+    /// The locks that are to be taken by one of those who wait, with no release behind it; and the number of that one.
+    wanted: HashMap<u64, u64>,
+    /// How many have waited so far.
+    entered: u64,
     /// When something began or ended last.
     pub(super) moved: Option<Instant>,
     /// Raised when what is under way is given up: a runtime that nobody drives any more has it, and may have it for ever.
@@ -41,10 +45,28 @@ pub(crate) struct BatchItem {
     pub(super) lasts: Option<u64>,
     /// What is known of the lock, as far as it has been looked up.
     pub(super) mark: KnownLock,
+    /// Which of those who have waited it is.
+    number: u64,
     pub(super) tell: oneshot::Sender<Result<BatchOutcome, Trouble>>,
 }
 
 impl BatchItem {
+    pub(super) fn new(
+        key: String,
+        text: Vec<u8>,
+        lasts: Option<u64>,
+        tell: oneshot::Sender<Result<BatchOutcome, Trouble>>,
+    ) -> Self {
+        Self {
+            key,
+            text,
+            lasts,
+            mark: KnownLock::default(),
+            number: 0,
+            tell,
+        }
+    }
+
     /// Whether it is to take a lock whose key may not exist, so that its other keys must be looked at.
     pub(super) fn is_strange(&self) -> bool {
         self.lasts.is_some() && !self.mark.known
@@ -67,6 +89,8 @@ impl BatchState {
             under_way: 0,
             trips: 0,
             waiting: VecDeque::new(),
+            wanted: HashMap::new(),
+            entered: 0,
             moved: None,
             age: 0,
             known: KnownLocks::new(memory),
@@ -95,6 +119,36 @@ impl BatchState {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
+    pub(super) fn waits(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Lets it wait; `false` when it is to go alone, at once.
+    ///
+    /// That is when somebody waits already who wants the same lock: of all of them one at most finds it simply free. The others were in vain here,
+    /// and each a trip later than the one before, since a lock goes once in a trip.
+    pub(super) fn wait(&mut self, mut wish: BatchItem) -> bool {
+        let hash = self.known.hash(&wish.key);
+        wish.mark.hash = hash;
+        self.entered += 1;
+        wish.number = self.entered;
+        if wish.lasts.is_none() {
+            self.wanted.remove(&hash);
+        } else if self.wanted.contains_key(&hash) {
+            return false;
+        } else {
+            self.wanted.insert(hash, wish.number);
+        }
+        self.waiting.push_back(wish);
+        true
+    }
+
+    /// Takes all who wait.
+    pub(super) fn leave_nobody(&mut self) -> VecDeque<BatchItem> {
+        self.wanted.clear();
+        std::mem::take(&mut self.waiting)
+    }
+
     /// What goes in the next trip: the first, and all that fit to it. A lock goes once in a trip, so that the script need not remember what it
     /// has changed; which of two requests for it goes first stays as it was.
     pub(super) fn next(&mut self) -> Vec<BatchItem> {
@@ -110,17 +164,19 @@ impl BatchState {
                 break;
             };
             if wish.tell.is_closed() {
+                self.waits_no_more(&wish);
                 continue;
             }
             let fits = match (lasts, wish.lasts) {
                 (Some(all), Some(one)) => all == one,
                 _ => true,
             };
-            wish.mark = self.known.look(&wish.key, moment);
+            wish.mark = self.known.look(wish.mark.hash, moment);
             let is_first = !locks.contains(&wish.mark.hash);
             locks.push(wish.mark.hash);
             if fits && is_first {
                 lasts = lasts.or(wish.lasts);
+                self.waits_no_more(&wish);
                 now.push(wish);
             } else {
                 later.push_back(wish);
@@ -129,6 +185,12 @@ impl BatchState {
         later.append(&mut waiting);
         self.waiting = later;
         now
+    }
+
+    fn waits_no_more(&mut self, wish: &BatchItem) {
+        if self.wanted.get(&wish.mark.hash) == Some(&wish.number) {
+            self.wanted.remove(&wish.mark.hash);
+        }
     }
 }
 
@@ -145,13 +207,7 @@ mod tests {
         lasts: Option<u64>,
     ) -> (BatchItem, oneshot::Receiver<Result<BatchOutcome, Trouble>>) {
         let (tell, told) = oneshot::channel();
-        let wish = BatchItem {
-            key: key.to_owned(),
-            text: Vec::new(),
-            lasts,
-            mark: KnownLock::default(),
-            tell,
-        };
+        let wish = BatchItem::new(key.to_owned(), Vec::new(), lasts, tell);
         (wish, told)
     }
 
@@ -168,7 +224,7 @@ mod tests {
             ("e", Some(1)),
         ] {
             let (wish, told) = wish(key, lasts);
-            desk.waiting.push_back(wish);
+            assert!(desk.wait(wish));
             if key != "left" {
                 listeners.push(told);
             }
@@ -186,7 +242,7 @@ mod tests {
         let mut listeners = Vec::new();
         for (key, lasts) in [("a", None), ("a", Some(1)), ("b", None), ("a", None)] {
             let (wish, told) = wish(key, lasts);
-            desk.waiting.push_back(wish);
+            assert!(desk.wait(wish));
             listeners.push(told);
         }
         let mut next = || {
@@ -207,10 +263,40 @@ mod tests {
         let mut listeners = Vec::new();
         for n in 0..=LARGEST {
             let (wish, told) = wish(&n.to_string(), None);
-            desk.waiting.push_back(wish);
+            assert!(desk.wait(wish));
             listeners.push(told);
         }
         assert_eq!(desk.next().len(), LARGEST);
         assert_eq!(desk.next()[0].key, LARGEST.to_string());
+    }
+
+    #[test]
+    fn of_those_who_want_the_same_lock_one_waits_with_others() {
+        let mut desk = desk();
+        let mut listeners = Vec::new();
+        let mut waits = |desk: &mut BatchState, lasts| {
+            let (wish, told) = wish("a", lasts);
+            listeners.push(told);
+            desk.wait(wish)
+        };
+        assert!(waits(&mut desk, Some(1)));
+        assert!(!waits(&mut desk, Some(1)));
+        // Behind a release it may be free again.
+        assert!(waits(&mut desk, None));
+        assert!(waits(&mut desk, Some(1)));
+        assert!(!waits(&mut desk, Some(1)));
+        // The first goes, and the last still waits.
+        assert_eq!(desk.next().len(), 1);
+        assert!(!waits(&mut desk, Some(1)));
+        assert_eq!(desk.next().len(), 1);
+        assert!(!waits(&mut desk, Some(1)));
+        assert_eq!(desk.next().len(), 1);
+        assert!(waits(&mut desk, Some(1)));
+        // Nor does one stand in the way whose future was dropped.
+        let (dropped, told) = wish("b", Some(1));
+        drop(told);
+        assert!(desk.wait(dropped));
+        assert_eq!(desk.next().len(), 1);
+        assert_eq!((desk.waits(), desk.wanted.len()), (0, 0));
     }
 }

@@ -46,6 +46,8 @@ pub enum Taken {
 pub enum Leftover {
     /// A hold, and nothing else.
     Hold,
+    /// The same, and others may share it: it is never freed together with other locks.
+    SharedHold,
     /// A hold or a place in the queue; every request was answered.
     Place,
     /// The same, and a request that is still under way: it is refused when it comes within a minute.

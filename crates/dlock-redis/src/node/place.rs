@@ -50,6 +50,35 @@ impl Node {
             FirstStep::Held(counter) => return Ok((Taken::Held { counter }, false)),
             FirstStep::Ask { alone, stray } => (alone, stray),
         };
+        self.stand_alone(wish, proposed, ticket, stray).await
+    }
+
+    /// As [`stand`](Node::stand), for an attempt that has asked before: a sign of life, or a holder whom the server has lost. Its question never waits
+    /// for those of others.
+    ///
+    /// # Errors
+    ///
+    /// As for [`stand`](Node::stand).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`stand`](Node::stand).
+    pub async fn stand_again(
+        &self,
+        wish: Wish<'_>,
+        proposed: u64,
+        ticket: u64,
+    ) -> Result<(Taken, bool)> {
+        self.stand_alone(wish, proposed, ticket, false).await
+    }
+
+    async fn stand_alone(
+        &self,
+        wish: Wish<'_>,
+        proposed: u64,
+        ticket: u64,
+        stray: bool,
+    ) -> Result<(Taken, bool)> {
         let script = &self.store.scripts.acquire;
         let call = self.standing(script, wish, proposed, ticket);
         self.stand_by(wish.attempt, call, stray).await

@@ -33,6 +33,7 @@
 //! Only proven nodes count in a renewal.
 
 use dlock_core::Mode;
+use dlock_redis::node::Leftover;
 
 use super::{Mask, bit};
 
@@ -266,6 +267,17 @@ impl State {
         self.holds &= !bit(node);
         self.doubtful &= !bit(node);
         self.standing &= !bit(node);
+    }
+}
+
+/// Giving it back.
+impl State {
+    /// What a node has of it that has nothing but a hold.
+    pub(super) fn hold_left(&self) -> Leftover {
+        match self.mode {
+            Mode::Exclusive => Leftover::Hold,
+            _ => Leftover::SharedHold,
+        }
     }
 }
 

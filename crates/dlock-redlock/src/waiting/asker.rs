@@ -39,6 +39,8 @@ pub(super) struct Asker {
 pub(super) enum Question {
     /// The lock, or a place in the queue.
     Stand,
+    /// The same, of who has asked before: a sign of life, or a holder whom the node has lost.
+    StandAgain,
     /// To give the grant of this number, which we have there, to whoever stands before us.
     GiveWay { number: u64 },
 }
@@ -153,6 +155,10 @@ impl Asker {
             let met = self.nodes.meet(node).await?;
             let (taken, twice) = match question {
                 Question::Stand => peer.node.stand(wish, proposed, self.ticket).await?,
+                Question::StandAgain => {
+                    let node = &peer.node;
+                    node.stand_again(wish, proposed, self.ticket).await?
+                }
                 Question::GiveWay { number } => {
                     let node = &peer.node;
                     node.give_way(wish, proposed, self.ticket, number).await?
@@ -241,7 +247,7 @@ impl Asker {
                         }
                         StepOutcome::Stands(place) => steps.push(asker.stay(node, place)),
                         StepOutcome::Due if !asker.stake.has_ended() => {
-                            steps.push(asker.ask(node, Question::Stand));
+                            steps.push(asker.ask(node, Question::StandAgain));
                         }
                         StepOutcome::Due | StepOutcome::Failed(_) => {}
                     }
