@@ -806,6 +806,41 @@ async fn the_functions_refuse_a_transaction_of_another_kind() {
     }
 }
 
+/// With the defaults an answer may take nearly as long as a place is kept: a sign of life has a limit of its own, and then reaches the server by
+/// a new connection in time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_keeps_its_place_when_its_connections_are_half_open() {
+    let server = start().await;
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let holder = client(&server.url()).await;
+    let (first, second) = (
+        client(&format!("postgres://dlock@{}/dlock", proxy.addr())).await,
+        client(&server.url()).await,
+    );
+    let guard = lock(&holder, "a").await;
+    let mut waiting = Vec::new();
+    for locks in [&first, &second] {
+        waiting.push(waiter(locks, "a"));
+        let n = waiting.len();
+        let queued = format!("SELECT 1 / (count(*) / {n}) FROM dlock_waiters");
+        until("it waits", SOON, || server.sql(&queued))
+            .await
+            .expect("a waiter");
+    }
+    proxy.half_open();
+    // The last sign of life on the old connections is older than a waiter lease by then.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    free(guard).await;
+    let second = waiting.pop().expect("the second");
+    let first = waiting.pop().expect("the first");
+    let first = soon("the first", first).await.expect("no panic");
+    let first = first.expect("the lock");
+    assert!(!second.is_finished(), "the second one overtook the first");
+    free(first).await;
+    let second = soon("the second", second).await.expect("no panic");
+    free(second.expect("the lock")).await;
+}
+
 /// Its place would be kept for an hour, and its hold for half a minute.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_that_was_cut_off_is_passed_over() {

@@ -284,7 +284,8 @@ impl SharedConnections {
         self.pool.open(Some(sink)).await
     }
 
-    fn forget_idle(&self) {
+    /// The next call is made on a new connection.
+    pub(crate) fn forget_idle(&self) {
         let gone = std::mem::take(&mut *self.pool.idle());
         drop(gone);
     }

@@ -50,7 +50,7 @@ pub(crate) struct Stray;
 impl LeaseLocks {
     /// An attempt that does not wait.
     pub(crate) async fn try_acquire(&self, request: &Request) -> Result<Outcome, Trouble> {
-        match self.ask(request, Wait::No).await? {
+        match self.ask(request, Wait::No, request.trip_timeout()).await? {
             AcquireReply::Held(lease) => Ok(Outcome::Held(lease)),
             AcquireReply::Others { free_in, stray, .. } => {
                 if stray {
@@ -68,6 +68,7 @@ impl LeaseLocks {
         &self,
         request: &Request,
         wait: Wait<'_>,
+        limit: Duration,
     ) -> Result<AcquireReply, Trouble> {
         let kind = kind(request.mode())?;
         let (lease, patience) = (micros(request.lease()), micros(self.waiter_lease));
@@ -93,7 +94,7 @@ impl LeaseLocks {
         // Read before the first byte is sent (C7).
         let sent = request.now();
         let job = Job::Ask(&self.sql.acquire, &args);
-        let told = self.shared.call(job, request.trip_timeout()).await?;
+        let told = self.shared.call(job, limit).await?;
         let row = told.rows.first();
         let said: Option<i32> = row.and_then(|row| row.try_get(0).ok());
         let number: i64 = row.and_then(|row| row.try_get(1).ok()).unwrap_or(0);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::backend::{Backoff, Busy, Lease, Outcome, Request};
-use dlock_core::{Moment, Result};
+use dlock_core::{ErrorKind, Moment, Result};
 
 use super::LONGEST_PAUSE;
 use super::LeaseLocks;
@@ -38,7 +38,11 @@ impl LeaseLocks {
             let wait = self.listener.wait();
             let mut heard = matches!(wait, Wait::Listening(..));
             let sent = request.now();
-            let hint = match self.ask(request, wait).await {
+            let limit = match asked {
+                Some(_) => request.trip_timeout().min(self.sign_limit()),
+                None => request.trip_timeout(),
+            };
+            let hint = match self.ask(request, wait, limit).await {
                 Ok(AcquireReply::Held(lease)) => return Ok(held(lease, stray)),
                 Ok(AcquireReply::Others {
                     free_in,
@@ -57,6 +61,19 @@ impl LeaseLocks {
                         last_token: last,
                     });
                     free_in
+                }
+                // The place in the queue outlives a silent connection: the sign of life is given again at once, on a new one.
+                Err(trouble)
+                    if trouble.kind() == ErrorKind::TimedOut
+                        && asked.is_some_and(|asked| sent < asked.sent + self.waiter_lease) =>
+                {
+                    tracing::debug!(
+                        error = trouble.message(),
+                        "no answer while waiting, asking again"
+                    );
+                    stray = true;
+                    self.shared.forget_idle();
+                    Some(Duration::ZERO)
                 }
                 // What was answered or sent before has left a place in the queue, which may still be given the lock.
                 Err(trouble) if stray || asked.is_some() => return Err(trouble.in_doubt().into()),
@@ -92,6 +109,12 @@ impl LeaseLocks {
                 }
             }
         }
+    }
+
+    /// How long a sign of life waits for its answer. The place lasts for `waiter_lease` after the last one that came to the server: the next is given
+    /// after a quarter of that, one that is not answered takes another, and then there are two for new connections.
+    fn sign_limit(&self) -> Duration {
+        self.waiter_lease / SIGNS
     }
 
     fn next_sign(&self) -> Duration {
