@@ -81,7 +81,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// The machine's clock, which counts the time a suspended machine sleeps (C7: `CLOCK_BOOTTIME` on Linux).
+/// The machine's clock, which counts the time a suspended machine sleeps ([C7](crate::contract#c7): `CLOCK_BOOTTIME` on Linux).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -179,7 +179,7 @@ impl Clock for TokioClock {
     }
 }
 
-/// What a lease loses to clock drift between the store and us: 1 % and 2 ms (C7).
+/// What a lease loses to clock drift between the store and us: 1 % and 2 ms ([C7](crate::contract#c7)).
 pub(crate) fn drift_margin(lease: Duration) -> Duration {
     (lease / 100).saturating_add(Duration::from_millis(2))
 }

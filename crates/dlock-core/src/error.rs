@@ -18,7 +18,7 @@ pub enum ErrorKind {
     Invalid,
     /// The store cannot do what was asked, and its [`Capabilities`](crate::Capabilities) say so.
     Unsupported,
-    /// The store could not be reached, or the connection broke. Never used for contention (C5).
+    /// The store could not be reached, or the connection broke. Never used for contention ([C5](crate::contract#c5)).
     Unreachable,
     /// The store did not answer in time.
     TimedOut,
@@ -26,7 +26,7 @@ pub enum ErrorKind {
     Denied,
     /// The store answered, with an error of its own.
     Store,
-    /// The grant came back after its own validity had passed; it was undone (C7).
+    /// The grant came back after its own validity had passed; it was undone ([C7](crate::contract#c7)).
     TooLate,
     /// The hold was lost while the work was running.
     Lost,

@@ -101,8 +101,8 @@ impl Attempts {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key for the entry of an attempt: always the same one, also when it is sent again (C15). Refuses an attempt that was given up,
-    /// without asking the store.
+    /// The key for the entry of an attempt: always the same one, also when it is sent again ([C15](dlock_core::contract#c15)). Refuses an attempt
+    /// that was given up, without asking the store.
     pub(crate) fn seat(
         &self,
         request: &Request,

@@ -1,5 +1,5 @@
 //! Frees what is ours, and nothing else: a key may be another attempt's by now, so a removal compares whose it is, unless the key is
-//! known to be ours and no request is in doubt (C6).
+//! known to be ours and no request is in doubt ([C6](dlock_core::contract#c6)).
 
 use dlock_core::backend::{AttemptId, Lease, Request};
 use dlock_core::{Error, ErrorKind, Mode, Released, Result, kit};

@@ -1,4 +1,4 @@
-//! How a waiter wakes: it watches the one entry that stands in its way (C17).
+//! How a waiter wakes: it watches the one entry that stands in its way ([C17](dlock_core::contract#c17)).
 
 use std::time::Duration;
 

@@ -46,7 +46,7 @@ impl fmt::Display for Mode {
 /// The identity of one attempt to get a lock, chosen before the first byte is sent.
 ///
 /// It is what the store keeps as the owner of a hold: releases, renewals and undos name it, so a stale one never
-/// touches a later hold (C6), and an attempt whose answer was lost can be found again (C15).
+/// touches a later hold ([C6](crate::contract#c6)), and an attempt whose answer was lost can be found again ([C15](crate::contract#c15)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId(Uuid);
 
@@ -197,7 +197,7 @@ impl Request {
     /// Notes that the store has answered, and that others hold the lock.
     ///
     /// A backend that overrides [`Backend::acquire`](crate::backend::Backend::acquire) calls it as soon as it knows. When the
-    /// time limit then passes, the caller is told "busy"; without it, that the store did not answer (C5).
+    /// time limit then passes, the caller is told "busy"; without it, that the store did not answer ([C5](crate::contract#c5)).
     pub fn mark_contended(&self) {
         self.contended.store(true, Ordering::Relaxed);
     }
@@ -247,7 +247,7 @@ impl fmt::Debug for Native {
 }
 
 impl Lease {
-    /// The hold that `request` got; `from` is the moment just **before** the request that started the lease was sent (C7).
+    /// The hold that `request` got; `from` is the moment just **before** the request that started the lease was sent ([C7](crate::contract#c7)).
     pub fn new(request: &Request, from: Moment) -> Self {
         Self {
             name: request.name.clone(),
@@ -340,7 +340,7 @@ pub enum Renewal {
     Extended,
     /// The store says that the hold is gone. This is certain.
     Lost(LossReason),
-    /// Nothing is known; core tries again until the deadline (C10).
+    /// Nothing is known; core tries again until the deadline ([C10](crate::contract#c10)).
     Failed(Error),
 }
 

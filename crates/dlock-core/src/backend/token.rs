@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A number that increases strictly with every hold of a name (C11).
+/// A number that increases strictly with every hold of a name ([C11](crate::contract#c11)).
 ///
 /// Hand it to the protected resource with every write; the resource keeps the highest it has seen and refuses lower ones.
 /// Then a holder that was paused past its lease can do no harm.

@@ -74,7 +74,7 @@ impl Client {
     }
 
     /// Resolves when somebody else waits for a hold: of another client, as the store says, at once or with the next renewal
-    /// (C23). Never where the store cannot tell.
+    /// ([C23](crate::contract#c23)). Never where the store cannot tell.
     pub(crate) async fn others_wait(&self, entry: &Entry) {
         let (Some(lease), settings) = (entry.lease(), &entry.settings) else {
             return std::future::pending().await;

@@ -16,7 +16,7 @@ use crate::runtime::in_runtime;
 use crate::{HeldNow, LossReason, Operation, Result};
 
 impl Client {
-    /// A guard was dropped: frees the hold in the background (C14).
+    /// A guard was dropped: frees the hold in the background ([C14](crate::contract#c14)).
     pub(crate) fn drop_hold(self: &Arc<Self>, entry: &Arc<Entry>) {
         self.ensure_rooms();
         let _ = self.leave(entry, Leaving::Dropped);

@@ -44,7 +44,7 @@ pub(crate) trait Hold: Debug {
 
 #[derive(Debug)]
 pub(crate) struct Queue<H: Hold> {
-    /// A line exists while somebody has the turn, so an idle name costs nothing (C16).
+    /// A line exists while somebody has the turn, so an idle name costs nothing ([C16](crate::contract#c16)).
     lines: Mutex<HashMap<Name, Line<H>>>,
     /// The tasks that ask the store past the lines. Locked after them.
     past: PastTheLines,

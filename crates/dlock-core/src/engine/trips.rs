@@ -77,7 +77,7 @@ pub(super) async fn renew(client: Arc<Client>, entries: Vec<(Arc<Entry>, u32)>) 
     extended
 }
 
-/// Not a loss: the lease has not passed yet (C10).
+/// Not a loss: the lease has not passed yet ([C10](crate::contract#c10)).
 fn failed(client: &Client, entry: &Arc<Entry>, trip: u32, error: &Error) {
     client.ledger.count(Event::RenewalFailed, entry);
     tracing::debug!(name = %entry.name(), %error, "renewal failed, trying again");

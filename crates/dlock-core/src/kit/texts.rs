@@ -48,7 +48,7 @@ pub fn closed() -> Error {
     )
 }
 
-/// The store gave the lock, and said so when the lease was over already: what it gave must be undone (C7).
+/// The store gave the lock, and said so when the lease was over already: what it gave must be undone ([C7](crate::contract#c7)).
 pub fn too_late(lease: Duration) -> Error {
     Error::new(
         ErrorKind::TooLate,
@@ -58,7 +58,7 @@ pub fn too_late(lease: Duration) -> Error {
     )
 }
 
-/// A request of an attempt that was abandoned before: it must not take effect any more (C13).
+/// A request of an attempt that was abandoned before: it must not take effect any more ([C13](crate::contract#c13)).
 pub fn abandoned() -> Error {
     Error::new(
         ErrorKind::Store,

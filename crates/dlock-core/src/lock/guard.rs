@@ -25,7 +25,7 @@ use crate::{
 /// The lease is renewed in the background until the guard is released or dropped, the hold is lost, or
 /// [`max_hold`](crate::Settings::max_hold) ends it; also while the runtime that took it is blocked, idle or gone. Give the lock
 /// back with [`release`](Guard::release), which tells whether the hold was good to the end. Dropping the guard gives it back in the
-/// background (C14). Nothing is sent when a program ends right after a drop, so a program's last guard should be released, or
+/// background ([C14](crate::contract#c14)). Nothing is sent when a program ends right after a drop, so a program's last guard should be released, or
 /// the client closed.
 ///
 /// ```
@@ -50,7 +50,7 @@ use crate::{
 /// # Losing the lock
 ///
 /// A lease can pass while the holder is paused, cut off or slow. Then [`is_held`](Guard::is_held) turns false and
-/// [`lost`](Guard::lost) resolves, both by the local clock, before the store can give the lock to another (C8). Work that
+/// [`lost`](Guard::lost) resolves, both by the local clock, before the store can give the lock to another ([C8](crate::contract#c8)). Work that
 /// cannot be stopped in time is made safe by handing [`token`](Guard::token) to the resource.
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct Guard {
@@ -168,7 +168,7 @@ impl Guard {
             .unwrap_or_default()
     }
 
-    /// The release of this hold goes to the store, also when another task of the client waits for it (C21), and also with
+    /// The release of this hold goes to the store, also when another task of the client waits for it ([C21](crate::contract#c21)), and also with
     /// [`linger`](crate::Settings::linger).
     ///
     /// For a helper of a backend that proves a hold to others by what the store has of it: the store does not tell apart the tasks to which a
@@ -293,8 +293,8 @@ impl Guard {
 
     /// Resolves with the reason when the hold is lost; never otherwise.
     ///
-    /// It fires before the store can have given the lock to another, without a single packet from the store (C8), and at
-    /// once when the hold has been lost before (C9). It works in any executor.
+    /// It fires before the store can have given the lock to another, without a single packet from the store ([C8](crate::contract#c8)), and at
+    /// once when the hold has been lost before ([C9](crate::contract#c9)). It works in any executor.
     ///
     /// # Cancel safety
     ///
@@ -304,7 +304,7 @@ impl Guard {
     }
 
     /// Resolves when somebody else wants the lock, another task of this client or another client; at once if somebody does already
-    /// (C23). A long holder can then give way: finish the step it is at, release, and ask again at the end of the line.
+    /// ([C23](crate::contract#c23)). A long holder can then give way: finish the step it is at, release, and ask again at the end of the line.
     ///
     /// Other clients are heard where the store can tell ([`Capability::Wanted`]): at once where it pushes, else with the next renewal. Of
     /// this client's tasks in strict order ([`Order`](crate::Order)) those are heard who cannot share the lock with its holder.

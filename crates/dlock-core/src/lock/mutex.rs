@@ -32,7 +32,7 @@ use crate::{Guard, Name, Owner, Result};
 ///
 /// # Cancel safety
 ///
-/// Every method here may be dropped at any moment. What the store may have done by then is undone in the background (C13).
+/// Every method here may be dropped at any moment. What the store may have done by then is undone in the background ([C13](crate::contract#c13)).
 #[derive(Debug, Clone)]
 pub struct Mutex {
     pub(crate) spec: LockSpec,

@@ -8,7 +8,7 @@ tokio::task_local! {
 /// Who holds, for reentrancy: an owner that holds a lock enters it again at once, is counted, and frees it with its last
 /// guard.
 ///
-/// Two acquires without an owner always exclude each other, even in one task (C2). Async tasks move between
+/// Two acquires without an owner always exclude each other, even in one task ([C2](crate::contract#c2)). Async tasks move between
 /// threads, so a thread id means nothing: an owner is a value. Give it to a lock with `owned_by`, or run a future inside
 /// [`scope`](Owner::scope), and all locks taken in it belong to the owner. A re-entry sends nothing to the store.
 ///

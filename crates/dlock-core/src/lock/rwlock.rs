@@ -7,7 +7,7 @@ use crate::{Guard, Mode, Name, Owner, Result};
 /// A lock for many readers or one writer.
 ///
 /// Made by [`Locks::rw_lock`](crate::Locks::rw_lock). Where the store is fair, a waiting writer is not starved: readers
-/// that come later wait behind it (C19). A writer can [`downgrade`](Guard::downgrade) to a reader; the other way is refused,
+/// that come later wait behind it ([C19](crate::contract#c19)). A writer can [`downgrade`](Guard::downgrade) to a reader; the other way is refused,
 /// because two upgrades wait for each other for ever.
 ///
 /// ```

@@ -95,7 +95,7 @@ impl Settings {
         self
     }
 
-    /// The longest time one hold may last, also when its guard was forgotten (C20). Default: no limit.
+    /// The longest time one hold may last, also when its guard was forgotten ([C20](crate::contract#c20)). Default: no limit.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
         self
@@ -135,7 +135,7 @@ impl Settings {
     /// chance. At least 1.
     ///
     /// Where a grant of the store brings tokens for several turns, tasks with the same settings pass an exclusive hold on without a
-    /// trip (C21): 64 times by default, and for [`local_time`](Settings::local_time) at most; 1 means that every turn is
+    /// trip ([C21](crate::contract#c21)): 64 times by default, and for [`local_time`](Settings::local_time) at most; 1 means that every turn is
     /// asked of the store. On a store without a queue they pause after so many turns, 16 by default, unless the store can
     /// tell that nobody else waits.
     pub fn local_turns(mut self, turns: u32) -> Self {
@@ -174,7 +174,7 @@ impl Settings {
     /// Readers with the same settings and without an [`Owner`](crate::Owner) then share one hold: its lease, its loss, and its **token**,
     /// which is why it has to be asked for. A token of its own would be below one that a reader of another client got meanwhile, and a
     /// resource that has seen that one would refuse a valid holder. The hold goes back to the store with the last of them. Others are
-    /// kept waiting no longer than by a hold that is passed on (C21): nobody joins once [`local_time`](Settings::local_time) has
+    /// kept waiting no longer than by a hold that is passed on ([C21](crate::contract#c21)): nobody joins once [`local_time`](Settings::local_time) has
     /// passed since the grant, after [`local_turns`](Settings::local_turns) readers (256 by default), or when a writer of this client is next.
     ///
     /// It goes neither with [`Order::Strict`] or `local_turns(1)`, which ask the store for everybody, nor with

@@ -74,7 +74,7 @@ impl LossSignal {
         None
     }
 
-    /// Resolves with the reason when the hold is lost; never once it was released (C9).
+    /// Resolves with the reason when the hold is lost; never once it was released ([C9](crate::contract#c9)).
     pub async fn reason(&self) -> LossReason {
         match self.wait().await {
             Some(reason) => reason,

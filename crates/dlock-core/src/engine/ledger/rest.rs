@@ -1,4 +1,4 @@
-//! A hold between two stays: the store's lease goes on, and no task is in (C21).
+//! A hold between two stays: the store's lease goes on, and no task is in ([C21](crate::contract#c21)).
 //!
 //! ```text
 //!             the last guard leaves, nobody waits

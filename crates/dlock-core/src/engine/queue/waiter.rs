@@ -146,7 +146,7 @@ impl<H: Hold> Waiter<H> {
         }
     }
 
-    /// Whether it is known, not only likely, that others have the lock at the end of this wait (C5): this client holds it; or others
+    /// Whether it is known, not only likely, that others have the lock at the end of this wait ([C5](crate::contract#c5)): this client holds it; or others
     /// do, as the store has told a task that has the turn; or the evidence of the line says so.
     pub(crate) fn is_contended(&self, now: Moment, trip: Duration) -> bool {
         // Out of the lock before it is dropped, as in `holder`.
