@@ -39,7 +39,8 @@ const REMEMBERED: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Attempts {
     known: Mutex<Known>,
-    /// A request that arrives later than this after its attempt was abandoned is beyond belief; its mark may go.
+    /// No request arrives later than this after its attempt was abandoned: no connection, proxy or balancer holds one back for so long. Its
+    /// mark is of no use after that, and is deleted.
     late_limit: Duration,
     /// The same for a delete, after which its key is used again.
     late_delete_limit: Duration,

@@ -50,7 +50,7 @@ impl Store {
             value: Vec::new(),
             lease,
         }];
-        // Two go for one that comes.
+        // Two old marks are deleted for each new one, so that they become fewer however many there were.
         let old = self.attempts.old_marks(lease, 2);
         marking.extend(old.iter().cloned().map(Step::Delete));
         // Whichever of its requests has put the entry, it goes.

@@ -285,7 +285,7 @@ impl Store {
 /// When a waiter gives its next sign of life, or looks at a lease that ends sooner.
 pub(crate) fn next_look(waiter_lease: Duration, free_in: Option<Duration>) -> Duration {
     let interval = waiter_lease / SIGNS;
-    // Not all in step.
+    // A random part less, so that waiters that came together do not all ask in the same moment.
     let interval = interval.mul_f64(0.8 + 0.2 * fastrand::f64());
     free_in.map_or(interval, |free_in| {
         interval.min(free_in + Duration::from_millis(1))

@@ -69,7 +69,7 @@ impl CurrentSession {
         }
         let session = self.successor(&old).await?;
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        // Closed meanwhile: the new one goes as it came.
+        // `close` was called while the session was made: nobody gets it, and dropping it ends it.
         *current.as_mut().ok_or_else(closed)? = session.clone();
         Ok(session)
     }

@@ -47,6 +47,15 @@ impl fmt::Display for Mode {
 ///
 /// It is what the store keeps as the owner of a hold: releases, renewals and undos name it, so a stale one never
 /// touches a later hold ([C6](crate::contract#c6)), and an attempt whose answer was lost can be found again ([C15](crate::contract#c15)).
+///
+/// ```
+/// use dlock_core::backend::AttemptId;
+///
+/// let attempt = AttemptId::new();
+/// let written = attempt.to_string(); // as it stands in a store
+/// let read = AttemptId::from(*attempt.as_uuid());
+/// assert_eq!((written.len(), read), (32, attempt));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId(Uuid);
 
@@ -78,6 +87,26 @@ impl fmt::Display for AttemptId {
 /// One attempt to get a lock.
 ///
 /// Core makes it; a test of a backend may make its own with [`Request::new`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use dlock_core::backend::Request;
+/// use dlock_core::{Clock, Mode, Name, SystemClock};
+///
+/// let clock = Arc::new(SystemClock);
+/// let request = Request::new(Name::new("stock:42")?, Mode::Exclusive, clock.clone())
+///     .with_lease(Duration::from_secs(10))
+///     .with_trip_timeout(Duration::from_secs(1))
+///     .with_deadline(Some(clock.now() + Duration::from_secs(2)))
+///     .with_label("a test".into());
+///
+/// // What a backend reads:
+/// let (name, owner, lease) = (request.name().as_str(), request.attempt().to_string(), request.lease());
+/// assert_eq!((name, lease, request.label()), ("stock:42", Duration::from_secs(10), "a test"));
+/// assert!(request.time_left().is_some_and(|left| left <= Duration::from_secs(2)));
+/// # Ok::<(), dlock_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Request {
     name: Name,
@@ -175,6 +204,17 @@ impl Request {
     }
 
     /// The time left until the deadline; `None` when the caller waits for ever.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use dlock_core::{Clock, Mode, Moment, Name, SystemClock, backend::{Lease, Request}};
+    /// # let request = Request::new(Name::new("stock:42")?, Mode::Exclusive, Arc::new(SystemClock));
+    /// // How long to block in the store: not longer than the caller waits, and not without a look now and then.
+    /// let longest = std::time::Duration::from_secs(1);
+    /// let block = request.time_left().map_or(longest, |left| left.min(longest));
+    /// # assert_eq!(block, longest);
+    /// # Ok::<(), dlock_core::Error>(())
+    /// ```
     pub fn time_left(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.since(self.now()))
     }
@@ -185,6 +225,17 @@ impl Request {
     }
 
     /// The clock's time now. Read it right before the request that starts the lease is sent.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use dlock_core::{Clock, Mode, Moment, Name, SystemClock, backend::{Lease, Request}};
+    /// # let request = Request::new(Name::new("stock:42")?, Mode::Exclusive, Arc::new(SystemClock));
+    /// let sent = request.now();
+    /// // ... send the request, and read the answer ...
+    /// let lease = Lease::new(&request, sent); // so the time that the answer took does not count
+    /// # assert_eq!(lease.counted_from(), sent);
+    /// # Ok::<(), dlock_core::Error>(())
+    /// ```
     pub fn now(&self) -> Moment {
         self.clock.now()
     }
@@ -198,6 +249,16 @@ impl Request {
     ///
     /// A backend that overrides [`Backend::acquire`](crate::backend::Backend::acquire) calls it as soon as it knows. When the
     /// time limit then passes, the caller is told "busy"; without it, that the store did not answer ([C5](crate::contract#c5)).
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use dlock_core::{Clock, Mode, Moment, Name, SystemClock, backend::{Lease, Request}};
+    /// # let request = Request::new(Name::new("stock:42")?, Mode::Exclusive, Arc::new(SystemClock));
+    /// // In `acquire`, when the store has put the request into its queue:
+    /// request.mark_contended();
+    /// assert!(request.is_contended());
+    /// # Ok::<(), dlock_core::Error>(())
+    /// ```
     pub fn mark_contended(&self) {
         self.contended.store(true, Ordering::Relaxed);
     }
@@ -225,6 +286,33 @@ pub struct Busy {
 }
 
 /// A hold as the backend sees it.
+///
+/// ```
+/// use std::sync::Arc;
+/// use dlock_core::backend::{Lease, Outcome, Request};
+///
+/// /// What the store of this backend needs to find a hold again.
+/// #[derive(Debug)]
+/// struct Node {
+///     path: String,
+/// }
+///
+/// /// In `try_acquire`, after the store has made the node and numbered it.
+/// fn held(request: &Request, sent: dlock_core::Moment, path: String, number: u64) -> Outcome {
+///     Outcome::Held(Lease::new(request, sent).with_token(number).with_native(Arc::new(Node { path })))
+/// }
+///
+/// /// In `release` and `renew`.
+/// fn node_of(lease: &Lease) -> Option<&str> {
+///     lease.native::<Node>().map(|node| node.path.as_str())
+/// }
+/// # use dlock_core::{Mode, Name, SystemClock};
+/// # let request = Request::new(Name::new("stock:42")?, Mode::Exclusive, Arc::new(SystemClock));
+/// # let Outcome::Held(lease) = held(&request, request.now(), "/locks/7".into(), 7) else { panic!() };
+/// # assert_eq!(node_of(&lease), Some("/locks/7"));
+/// # assert_eq!(lease.token().map(u64::from), Some(7));
+/// # Ok::<(), dlock_core::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Lease {
     name: Name,
@@ -311,6 +399,17 @@ impl Lease {
 
     /// How long core waits for one renewal of this hold before it drops the call and tries again. A backend that can ask another
     /// connection or another member waits for each of them no longer than a half of it, so that the second one gets its chance.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use dlock_core::{Clock, Mode, Moment, Name, SystemClock, backend::{Lease, Request}};
+    /// # let request = Request::new(Name::new("stock:42")?, Mode::Exclusive, Arc::new(SystemClock));
+    /// # let lease = Lease::new(&request, request.now());
+    /// // In `renew`, of a store with two servers: the second one still has its half.
+    /// let limit = lease.renewal_limit() / 2;
+    /// # assert_eq!(limit * 6, lease.duration());
+    /// # Ok::<(), dlock_core::Error>(())
+    /// ```
     pub fn renewal_limit(&self) -> Duration {
         self.renewal_limit
     }

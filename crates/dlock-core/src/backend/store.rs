@@ -312,8 +312,17 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// The error for something this backend does not offer.
-    #[doc(hidden)]
+    /// The error for something that this backend does not offer: what the methods that it leaves out answer.
+    ///
+    /// A store need not write it. A backend around another forwards it like every method, so that the error is in the words of the store.
+    ///
+    /// ```
+    /// # use dlock_core::{Capability, ErrorKind, backend::Backend};
+    /// # let backend = dlock_memory::MemoryBackend::new();
+    /// let error = backend.lacks(Capability::Break);
+    /// assert_eq!(error.kind(), ErrorKind::Unsupported);
+    /// assert!(error.to_string().contains("does not offer"));
+    /// ```
     fn lacks(&self, capability: Capability) -> Error {
         Error::new(
             ErrorKind::Unsupported,

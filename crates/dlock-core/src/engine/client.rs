@@ -97,7 +97,7 @@ impl Client {
         match self.backend.capabilities().wanted {
             Hearing::Never => std::future::pending().await,
             Hearing::Asks => asks.await,
-            // A word can be lost.
+            // The store's message can be lost, so it is asked as well, as often as a lease is renewed.
             Hearing::Told { .. } => tokio::select! {
                 biased;
                 () = self.backend.wanted(&lease) => {}

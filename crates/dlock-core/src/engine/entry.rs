@@ -284,7 +284,8 @@ impl Entry {
 
     /// The stay before has ended by a release, and nobody is in until the next one begins.
     pub(super) fn next_stay_after_rest(&self, stay: u32) {
-        // The task before may have been an heir that went away: nobody has to take up what rests, and it is renewed.
+        // A hold that its heir has not taken up yet is not renewed, since that task may never run again. One that rests has no task, and is to
+        // be renewed: so it counts as taken up.
         self.taken_up.store(true, Ordering::SeqCst);
         self.postponed.store(false, Ordering::SeqCst);
         self.stay.store(stay, Ordering::Release);

@@ -287,7 +287,7 @@ impl<H: Hold> Queue<H> {
             }
         }
         line.turns = line.turns.saturating_sub(1);
-        // Who got in together with others shows that there is room for more of them; else one follows one.
+        // A reader or permit that was granted beside others shows that there is room, so several ask at once; else one asks at a time.
         let together = granted && line.company == Company::Together;
         line.admit(if together || line.turns == 0 {
             SIDE_BY_SIDE

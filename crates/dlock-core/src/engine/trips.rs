@@ -155,7 +155,8 @@ pub(super) async fn give_back(
     entry: &Arc<Entry>,
     limit: Duration,
 ) -> Result<Released> {
-    // The store could know the hold by either mode. A refusal is no reason to keep it.
+    // After a downgrade without an answer the store may have the hold as a writer's or as a reader's, and a release must name the right one. If
+    // the store refuses the question for good, the release is tried all the same.
     if entry.is_downgrade_in_doubt()
         && let Err(error) = settle_downgrade(client, entry).await
         && error.is_retryable()

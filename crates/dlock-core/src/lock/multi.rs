@@ -18,7 +18,7 @@ const LAST_CHANCE: Duration = Duration::from_millis(20);
 /// Made by [`Locks::multi`](crate::Locks::multi), or from mutexes of different clients with [`MultiLock::new`]. The guard is good
 /// while all of them are. If one cannot be had, those that were taken are given back.
 ///
-/// Members are taken in an order that does not depend on who specs, by store and name. Where two processes know a store under
+/// Members are taken in an order that does not depend on who asks, by store and name. Where two processes know a store under
 /// different names, their orders differ; so nobody waits for ever while holding: a member that is not had within a second
 /// makes the others free, is then waited for alone, and the others are taken after it.
 ///
@@ -46,6 +46,20 @@ pub struct MultiLock {
 impl MultiLock {
     /// Joins mutexes; a lock that is named twice counts once.
     ///
+    /// ```
+    /// # use dlock_core::{Locks, MultiLock};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let (here, there) = (dlock_memory::MemoryBackend::new(), dlock_memory::MemoryBackend::new());
+    /// let warehouse = Locks::new(here)?;
+    /// let shop = Locks::new(there)?; // another store
+    /// let both = MultiLock::new([warehouse.mutex("item:42")?, shop.mutex("item:42")?])?;
+    /// let guard = both.lock().await?;
+    /// assert_eq!(guard.tokens().len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] when there are none.
@@ -63,6 +77,20 @@ impl MultiLock {
 
     /// Waits for all of them.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let both = locks.multi(["account:1", "account:2"])?;
+    /// let guard = both.lock().await?; // another who names them the other way round does not wait for us for ever
+    /// assert!(locks.mutex("account:2")?.is_locked().await?);
+    /// guard.release().await?; // both
+    /// assert!(!locks.mutex("account:2")?.is_locked().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`Mutex::lock`], naming the member that failed. The shortest `wait_at_most` of the members' settings holds for
@@ -73,6 +101,19 @@ impl MultiLock {
 
     /// Takes all of them if all are free; `None` when one is held by others.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let second = locks.mutex("account:2")?.lock().await?;
+    /// let both = locks.multi(["account:1", "account:2"])?;
+    /// assert!(both.try_lock().await?.is_none());
+    /// assert!(!locks.mutex("account:1")?.is_locked().await?); // the one that was free was given back
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`Mutex::try_lock`], naming the member that failed.
@@ -82,6 +123,22 @@ impl MultiLock {
 
     /// Waits at most `limit` for all of them together; `None` when one was still held by others. The limit is kept also when a
     /// store hangs, and also while members are given back.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let both = locks.multi(["account:1", "account:2"])?;
+    /// let Some(guard) = both.lock_within(Duration::from_secs(2)).await? else {
+    ///     println!("one of the accounts is in use: try later");
+    ///     return Ok(());
+    /// };
+    /// # guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -96,6 +153,19 @@ impl MultiLock {
 
     /// Does the work while all are held, as [`Mutex::run`].
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// # async fn transfer(cents: u32) -> u32 { cents }
+    /// let both = locks.multi(["account:1", "account:2"])?;
+    /// let moved = both.run(async |_| transfer(500).await).await?;
+    /// # assert_eq!(moved, 500);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`Mutex::run`].
@@ -105,6 +175,8 @@ impl MultiLock {
 
     /// Does the work if all are free; `None` otherwise.
     ///
+    /// Used as [`Mutex::try_run`], which has an example.
+    ///
     /// # Errors
     ///
     /// As for [`Mutex::try_run`].
@@ -113,6 +185,8 @@ impl MultiLock {
     }
 
     /// Does the work after a wait of at most `limit`; `None` when it was in vain.
+    ///
+    /// Used as [`Mutex::run_within`], which has an example.
     ///
     /// # Errors
     ///
@@ -127,6 +201,18 @@ impl MultiLock {
 
     /// Whether anybody holds one of them, as the stores see it now.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let both = locks.multi(["account:1", "account:2"])?;
+    /// let first = locks.mutex("account:1")?.lock().await?;
+    /// assert!(both.is_locked().await?); // one is enough
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When a store cannot be asked, or cannot tell.
@@ -140,6 +226,19 @@ impl MultiLock {
     }
 
     /// The same locks for an owner, who can enter them again while holding them.
+    ///
+    /// ```
+    /// # use dlock_core::{Locks, Owner};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let owner = Owner::new();
+    /// let first = locks.mutex("account:1")?.owned_by(owner).lock().await?;
+    /// let both = locks.multi(["account:1", "account:2"])?.owned_by(owner);
+    /// let guard = both.lock().await?; // enters the first again, and takes the second
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
         for member in &mut self.members {
@@ -149,6 +248,18 @@ impl MultiLock {
     }
 
     /// The locks, in the order in which they are taken.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let both = locks.multi(["account:2", "account:1"])?;
+    /// let names: Vec<_> = both.members().iter().map(|member| member.name().as_str()).collect();
+    /// assert_eq!(names, ["account:1", "account:2"]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn members(&self) -> &[Mutex] {
         &self.members
     }

@@ -94,7 +94,7 @@ impl Ledger {
             let rest = life.rest.take();
             drop(life);
             if let Some(rest) = rest {
-                // Nobody is in, and nobody is to have it like this.
+                // No task is in a hold that rests. Since its renewal failed, it goes back to the store, and whoever comes next asks there.
                 self.end_rest_in(&mut lines, entry, &rest.keeps, again);
                 self.ring(lines, again, entry);
                 return;
