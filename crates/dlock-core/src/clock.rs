@@ -11,6 +11,17 @@ use futures::future::BoxFuture;
 ///
 /// One more than the nanoseconds is stored, so that an `Option<Moment>` is no larger than a moment: a client may hold
 /// 100,000 locks with several of them each.
+///
+/// ```
+/// use std::time::Duration;
+/// use dlock_core::{Clock, SystemClock};
+///
+/// let now = SystemClock.now();
+/// let deadline = now + Duration::from_secs(2);
+/// assert_eq!(deadline.since(now), Duration::from_secs(2));
+/// assert_eq!(now.since(deadline), Duration::ZERO); // never negative
+/// assert!(deadline.earlier(Duration::from_secs(3)) < now);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(NonZeroU64);
 

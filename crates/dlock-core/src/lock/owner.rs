@@ -66,7 +66,7 @@ impl Owner {
     /// Tasks that it spawns are not in the scope: they are other lines of work.
     ///
     /// ```
-    /// # use dlock_core::{Guard, Locks, Owner};
+    /// # use dlock_core::{Locks, Owner};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), dlock_core::Error> {
     /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;

@@ -6,7 +6,7 @@ use super::Guard;
 use super::grip::Grip;
 use super::run::lost_error;
 use crate::engine::client::one_writer_alone;
-use crate::{Capability, ErrorKind, Operation, Released, Result};
+use crate::{Capability, Operation, Released, Result};
 
 impl Guard {
     /// Gives the lock back and tells what became of it.
@@ -91,8 +91,8 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] when the store cannot, [`ErrorKind::Conflict`] for anything but a writer's single hold,
-    /// [`ErrorKind::Lost`] when the hold is gone, and what befalls the trip.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) when the store cannot, [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) for anything but a writer's single hold,
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) when the hold is gone, and what befalls the trip.
     ///
     /// # Cancel safety
     ///

@@ -1,5 +1,6 @@
 //! Whether a guard's hold is good, until when, and how its loss is told.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
