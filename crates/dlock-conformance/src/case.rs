@@ -98,7 +98,7 @@ impl Need {
 
 macro_rules! clauses {
     ($($clause:ident $text:literal $cause:literal,)*) => {
-        /// A clause of the contract.
+        /// A clause of [the contract](dlock_core::contract).
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Clause {
             $(#[doc = $text] $clause,)*

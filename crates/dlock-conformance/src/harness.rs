@@ -244,7 +244,8 @@ pub type Residue = BTreeMap<String, u64>;
 pub struct Timings {
     /// The lease of holds that are meant to expire. Default: 1 s. A session store's own time takes its place.
     pub lease: Duration,
-    /// How long clean-up in the background may take when nothing disturbs it (C13, C14). Default: 5 s. Less than 20 s.
+    /// How long clean-up in the background may take when nothing disturbs it ([C13](dlock_core::contract#c13), [C14](dlock_core::contract#c14)).
+    /// Default: 5 s. Less than 20 s.
     pub settle: Duration,
     /// What a loaded machine may add to any time. Default: 2 s.
     pub tolerance: Duration,

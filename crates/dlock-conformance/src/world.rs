@@ -70,7 +70,7 @@ impl World {
         }
     }
 
-    /// For how long a hold is valid after it was asked for (C7).
+    /// For how long a hold is valid after it was asked for ([C7](dlock_core::contract#c7)).
     pub(crate) fn validity(&self) -> Duration {
         let lease = self.lease();
         let margin = lease / 100 + Duration::from_millis(2);
@@ -323,8 +323,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that nobody else gets a lock that a guard holds. When somebody does, the guard tells which of two things was seen: two holders (C1),
-    /// or a hold that had ended before, because nothing could renew it in time.
+    /// Checks that nobody else gets a lock that a guard holds. When somebody does, the guard tells which of two things was seen: two holders
+    /// ([C1](dlock_core::contract#c1)), or a hold that had ended before, because nothing could renew it in time.
     pub(crate) async fn expect_held(&self, name: &str, guard: &Guard) -> Result<()> {
         let other = self.probe().await?;
         let found = other.mutex(name)?.try_lock().await?;

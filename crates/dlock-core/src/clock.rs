@@ -11,6 +11,17 @@ use futures::future::BoxFuture;
 ///
 /// One more than the nanoseconds is stored, so that an `Option<Moment>` is no larger than a moment: a client may hold
 /// 100,000 locks with several of them each.
+///
+/// ```
+/// use std::time::Duration;
+/// use dlock_core::{Clock, SystemClock};
+///
+/// let now = SystemClock.now();
+/// let deadline = now + Duration::from_secs(2);
+/// assert_eq!(deadline.since(now), Duration::from_secs(2));
+/// assert_eq!(now.since(deadline), Duration::ZERO); // never negative
+/// assert!(deadline.earlier(Duration::from_secs(3)) < now);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(NonZeroU64);
 
@@ -81,7 +92,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// The machine's clock, which counts the time a suspended machine sleeps (C7: `CLOCK_BOOTTIME` on Linux).
+/// The machine's clock, which counts the time a suspended machine sleeps ([C7](crate::contract#c7): `CLOCK_BOOTTIME` on Linux).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -179,7 +190,7 @@ impl Clock for TokioClock {
     }
 }
 
-/// What a lease loses to clock drift between the store and us: 1 % and 2 ms (C7).
+/// What a lease loses to clock drift between the store and us: 1 % and 2 ms ([C7](crate::contract#c7)).
 pub(crate) fn drift_margin(lease: Duration) -> Duration {
     (lease / 100).saturating_add(Duration::from_millis(2))
 }

@@ -18,7 +18,7 @@ pub enum ErrorKind {
     Invalid,
     /// The store cannot do what was asked, and its [`Capabilities`](crate::Capabilities) say so.
     Unsupported,
-    /// The store could not be reached, or the connection broke. Never used for contention (C5).
+    /// The store could not be reached, or the connection broke. Never used for contention ([C5](crate::contract#c5)).
     Unreachable,
     /// The store did not answer in time.
     TimedOut,
@@ -26,7 +26,7 @@ pub enum ErrorKind {
     Denied,
     /// The store answered, with an error of its own.
     Store,
-    /// The grant came back after its own validity had passed; it was undone (C7).
+    /// The grant came back after its own validity had passed; it was undone ([C7](crate::contract#c7)).
     TooLate,
     /// The hold was lost while the work was running.
     Lost,
@@ -284,6 +284,27 @@ impl Error {
     }
 
     /// What went wrong.
+    ///
+    /// ```
+    /// # use dlock_core::{ErrorKind, Locks};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let backend = dlock_memory::MemoryBackend::new();
+    /// # let control = backend.control();
+    /// # let locks = Locks::new(backend)?;
+    /// # control.cut();
+    /// # let page =
+    /// match locks.mutex("stock:42")?.try_lock().await {
+    ///     Ok(Some(guard)) => "200: sold",
+    ///     Ok(None) => "409: somebody else is buying it",
+    ///     Err(error) if error.kind() == ErrorKind::Unreachable => "503: the store of the locks is down",
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # ;
+    /// # assert!(page.starts_with("503"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -304,11 +325,34 @@ impl Error {
     }
 
     /// Could the lock be held now by the attempt that failed?
+    ///
+    /// ```
+    /// # use dlock_core::{Error, ErrorKind, HeldNow};
+    /// # let error = Error::new(ErrorKind::TimedOut, "no answer");
+    /// if error.held_now() != HeldNow::No {
+    ///     println!("others may find it locked, for as long as a lease: {error}");
+    /// }
+    /// # assert_eq!(error.held_now(), HeldNow::Unknown);
+    /// ```
     pub fn held_now(&self) -> HeldNow {
         self.0.held
     }
 
     /// Whether the same call may succeed later by itself.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use dlock_core::{Guard, Mutex, Result};
+    /// /// For a job that must run some time, and may be late.
+    /// async fn lock_some_time(mutex: &Mutex) -> Result<Guard> {
+    ///     loop {
+    ///         match mutex.lock().await {
+    ///             Err(error) if error.is_retryable() => tokio::time::sleep(Duration::from_secs(30)).await,
+    ///             done => return done,
+    ///         }
+    ///     }
+    /// }
+    /// ```
     pub fn is_retryable(&self) -> bool {
         self.0.retryable
     }

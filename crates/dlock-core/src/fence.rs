@@ -5,25 +5,31 @@
 //! token, can only be that of the latest holder. The statements are here, for sqlx, diesel or whatever speaks to the database of the protected
 //! rows; it need not be the store of the locks. (`dlock-mysql` and `dlock-postgres` have the same with their own clients.)
 //!
-//! ```
-//! use dlock_core::FencingToken;
+//! ```no_run
 //! use dlock_core::fence::{Mark, SqlFence};
+//! use dlock_core::{Guard, Locks};
 //!
-//! # fn main() -> Result<(), dlock_core::Error> {
-//! let fence = SqlFence::postgres("public.shop_fenced")?; // made once, by fence.table_sql()
-//! # let token = Some(FencingToken::new(7)); let identity = "redis://cache";
-//! // let (token, identity) = (guard.token(), locks.identity());
-//! let mine = Mark::new(token.expect("this store gives tokens"))?.of_store(identity);
+//! type AnyError = Box<dyn std::error::Error + Send + Sync>;
 //!
-//! // In your transaction, before the writes that it protects:
-//! //   let (epoch, token, store) = sqlx::query_as(fence.record_sql())
-//! //       .bind("stock:42").bind(mine.epoch).bind(mine.token).bind(&mine.store)
-//! //       .fetch_one(&mut *tx).await?;
-//! # let (epoch, token, store) = (0, 7, "redis://cache".to_owned());
-//! let highest = Mark { epoch, token, store };
-//! mine.check(&highest, "stock:42")?; // an error: roll back
-//! # Ok(())
-//! # }
+//! async fn sell_one(locks: &Locks, guard: &Guard, pool: &sqlx::PgPool) -> Result<(), AnyError> {
+//!     let fence = SqlFence::postgres("public.shop_fenced")?; // its table was made once, by fence.table_sql()
+//!     let token = guard.token().ok_or("this store gives no tokens")?;
+//!     let mine = Mark::new(token)?.of_store(locks.identity());
+//!
+//!     let mut tx = pool.begin().await?;
+//!     // The first statement: it locks the row of the resource until the commit.
+//!     let (epoch, token, store) = sqlx::query_as(sqlx::AssertSqlSafe(fence.record_sql()))
+//!         .bind("stock:42")
+//!         .bind(mine.epoch)
+//!         .bind(mine.token)
+//!         .bind(&mine.store)
+//!         .fetch_one(&mut *tx)
+//!         .await?;
+//!     mine.check(&Mark { epoch, token, store }, "stock:42")?; // an error drops tx, which rolls back
+//!     sqlx::query("UPDATE stock SET n = n - 1 WHERE id = 42").execute(&mut *tx).await?;
+//!     tx.commit().await?;
+//!     Ok(())
+//! }
 //! ```
 //!
 //! # When the store changes
@@ -37,6 +43,21 @@
 use crate::{Error, ErrorKind, FencingToken, Result};
 
 /// The statements of a fence, for one table. Their parameters are, in this order: resource, epoch, token, store.
+///
+/// [The page of the module](self) has a whole transaction. On MySQL and MariaDB it takes two statements in place of the one:
+///
+/// ```
+/// use dlock_core::fence::SqlFence;
+///
+/// let fence = SqlFence::mysql("shop.fenced")?;
+/// let in_the_transaction = [
+///     fence.record_sql(), // with resource, epoch, token and store
+///     fence.read_sql(),   // with the resource: its row is for `Mark::check`
+///     "UPDATE stock SET n = n - 1 WHERE id = 42",
+/// ];
+/// # assert!(in_the_transaction.iter().all(|sql| !sql.is_empty()));
+/// # Ok::<(), dlock_core::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SqlFence {
     table: String,
@@ -46,6 +67,21 @@ pub struct SqlFence {
 }
 
 /// Whose write it is, and what a fence's row holds: the columns `epoch`, `token` and `store`.
+///
+/// ```
+/// # use dlock_core::{ErrorKind, FencingToken};
+/// use dlock_core::fence::Mark;
+///
+/// # let (first, second) = (FencingToken::new(7), FencingToken::new(8)); // of guard.token()
+/// let late = Mark::new(first)?.of_store("redis://cache");
+/// let row = Mark::new(second)?.of_store("redis://cache"); // a later holder has written
+/// assert_eq!(late.check(&row, "stock:42").unwrap_err().kind(), ErrorKind::Lost);
+///
+/// // The locks were moved to another store, whose numbers are smaller: the epoch says that they count.
+/// let moved = Mark::new(FencingToken::new(1))?.of_store("etcd://e1").in_epoch(1);
+/// assert_eq!(row.check(&moved, "stock:42").unwrap_err().kind(), ErrorKind::Conflict); // who has not moved is refused
+/// # Ok::<(), dlock_core::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
     /// How often the locks were moved to another store.

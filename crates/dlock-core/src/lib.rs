@@ -2,6 +2,7 @@
 
 pub mod backend;
 mod clock;
+pub mod contract;
 mod engine;
 mod error;
 pub mod fence;

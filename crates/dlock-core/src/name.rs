@@ -8,7 +8,7 @@ use crate::{Error, Result};
 
 /// The name of a lock: any UTF-8 of 1 to 255 bytes without control characters.
 ///
-/// Names are case-sensitive and spaces count, also at the end (C3). A clone shares the text.
+/// Names are case-sensitive and spaces count, also at the end ([C3](crate::contract#c3)). A clone shares the text.
 ///
 /// ```
 /// use dlock_core::Name;

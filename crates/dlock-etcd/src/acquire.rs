@@ -252,7 +252,7 @@ impl Store {
         Err(Trouble::session_ended())
     }
 
-    /// An attempt that ends without the lock leaves nothing that could take effect later, or says that it may (C13).
+    /// An attempt that ends without the lock leaves nothing that could take effect later, or says that it may ([C13](dlock_core::contract#c13)).
     async fn leave_nothing(
         &self,
         request: &Request,

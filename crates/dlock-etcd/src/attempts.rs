@@ -39,7 +39,8 @@ const REMEMBERED: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Attempts {
     known: Mutex<Known>,
-    /// A request that arrives later than this after its attempt was abandoned is beyond belief; its mark may go.
+    /// No request arrives later than this after its attempt was abandoned: no connection, proxy or balancer holds one back for so long. Its
+    /// mark is of no use after that, and is deleted.
     late_limit: Duration,
     /// The same for a delete, after which its key is used again.
     late_delete_limit: Duration,
@@ -101,8 +102,8 @@ impl Attempts {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key for the entry of an attempt: always the same one, also when it is sent again (C15). Refuses an attempt that was given up,
-    /// without asking the store.
+    /// The key for the entry of an attempt: always the same one, also when it is sent again ([C15](dlock_core::contract#c15)). Refuses an attempt
+    /// that was given up, without asking the store.
     pub(crate) fn seat(
         &self,
         request: &Request,

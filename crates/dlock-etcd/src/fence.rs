@@ -1,8 +1,9 @@
-//! Where tokens come from: etcd counts one revision for all keys, so the create revision of the hold's own key increases strictly (C11).
+//! Where tokens come from: etcd counts one revision for all keys, so the create revision of the hold's own key increases strictly
+//! ([C11](dlock_core::contract#c11)).
 //!
-//! A hold has [`TURNS`] tokens in a row, one for each task of the client to which it is passed on (C21): from `revision * TURNS` to just below those of the
-//! next revision. Tokens stay below 2^53 up to revision 2^47, and fit a signed 64-bit column up to 2^57, which is a million writes a
-//! second for four and for 4,500 years. A hold at a later revision is refused: a token that does not increase would be worse.
+//! A hold has [`TURNS`] tokens in a row, one for each task of the client to which it is passed on ([C21](dlock_core::contract#c21)): from
+//! `revision * TURNS` to just below those of the next revision. Tokens stay below 2^53 up to revision 2^47, and fit a signed 64-bit column up to 2^57,
+//! which is a million writes a second for four and for 4,500 years. A hold at a later revision is refused: a token that does not increase would be worse.
 
 use dlock_core::backend::AttemptId;
 use dlock_core::{ErrorKind, FencingToken, Guard};

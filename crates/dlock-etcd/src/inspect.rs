@@ -116,7 +116,7 @@ impl Store {
             ..Txn::default()
         };
         let told = self.cluster.txn(&txn).await?;
-        // After a lost answer it may be gone by our own hand.
+        // The answer to a first try was lost, so it may be that try that has deleted it.
         Ok(told.value.succeeded || told.doubt)
     }
 }

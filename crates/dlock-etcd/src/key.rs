@@ -16,7 +16,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 
 use crate::txn::Range;
 
-/// What stays as it is. Everything else is `%XX`, byte by byte, so a prefix of a name is a prefix of its code (C3).
+/// What stays as it is. Everything else is `%XX`, byte by byte, so a prefix of a name is a prefix of its code ([C3](dlock_core::contract#c3)).
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')

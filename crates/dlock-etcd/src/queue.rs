@@ -1,4 +1,5 @@
-//! The queue of a lock as it stands in the store, and who of it holds: the one place that knows the rules (C18, C19).
+//! The queue of a lock as it stands in the store, and who of it holds: the one place that knows the rules ([C18](dlock_core::contract#c18),
+//! [C19](dlock_core::contract#c19)).
 
 use dlock_core::backend::AttemptId;
 use dlock_core::{Mode, Name};

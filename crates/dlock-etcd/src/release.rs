@@ -1,5 +1,5 @@
 //! Frees what is ours, and nothing else: a key may be another attempt's by now, so a removal compares whose it is, unless the key is
-//! known to be ours and no request is in doubt (C6).
+//! known to be ours and no request is in doubt ([C6](dlock_core::contract#c6)).
 
 use dlock_core::backend::{AttemptId, Lease, Request};
 use dlock_core::{Error, ErrorKind, Mode, Released, Result, kit};
@@ -50,7 +50,7 @@ impl Store {
             value: Vec::new(),
             lease,
         }];
-        // Two go for one that comes.
+        // Two old marks are deleted for each new one, so that they become fewer however many there were.
         let old = self.attempts.old_marks(lease, 2);
         marking.extend(old.iter().cloned().map(Step::Delete));
         // Whichever of its requests has put the entry, it goes.

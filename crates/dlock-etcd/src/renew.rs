@@ -83,7 +83,7 @@ impl Store {
             answers.push(answer);
         }
         if alive.is_ok() {
-            // The answers must not come too late because of it.
+            // Core waits for these answers, and gives a renewal up after its limit: the clean-up takes no longer than that.
             let tidied = tokio::time::timeout(limit, Box::pin(self.tidy(&session, keys)));
             let _ = tidied.await;
         }

@@ -36,7 +36,7 @@ impl Session {
         }
     }
 
-    /// The time since the last proof of life was asked for. The store keeps the lease for its full time from then on, at least (C7).
+    /// The time since the last proof of life was asked for. The store keeps the lease for its full time from then on, at least ([C7](dlock_core::contract#c7)).
     pub(crate) fn age(&self) -> Duration {
         SystemClock
             .now()

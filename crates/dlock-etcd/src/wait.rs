@@ -1,4 +1,4 @@
-//! How a waiter wakes: it watches the one entry that stands in its way (C17).
+//! How a waiter wakes: it watches the one entry that stands in its way ([C17](dlock_core::contract#c17)).
 
 use std::time::Duration;
 
@@ -180,7 +180,8 @@ impl Store {
         disturbance: &mut Disturbance,
     ) -> Result<Next, Trouble> {
         let period = self.sessions.ttl() / 3;
-        // Nothing can die in silence here but the task of the one ahead, so a look is for what nobody thought of.
+        // The one ahead is a task of this process: its end is seen at once, by `ahead.left`, unless its future is never polled again. So a look at
+        // the store is needed rarely, and costs little.
         let rarely = self.sessions.ttl() * 2;
         let post = self.lookout.post(ahead.sight(entry), request.now());
         loop {

@@ -94,7 +94,7 @@ impl Store {
         })
     }
 
-    /// Removes whatever the attempt left, and makes sure that nothing of it comes later (C13).
+    /// Removes whatever the attempt left, and makes sure that nothing of it comes later ([C13](dlock_core::contract#c13)).
     pub(crate) fn abandon(&self, spec: &LockSpec) -> Result<()> {
         self.leave(spec, true)
     }

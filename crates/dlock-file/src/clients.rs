@@ -90,7 +90,7 @@ impl Store {
         }
     }
 
-    /// Removes what clients left that were killed: their proofs, their sockets, and their lines in lock files (C16).
+    /// Removes what clients left that were killed: their proofs, their sockets, and their lines in lock files ([C16](dlock_core::contract#c16)).
     pub(crate) fn sweep_dead_clients(&self) -> Result<()> {
         let dead = self.dead()?;
         if dead.is_empty() {

@@ -107,7 +107,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Writes the record in one step; a lock that nobody uses has no file (C16).
+    /// Writes the record in one step; a lock that nobody uses has no file ([C16](dlock_core::contract#c16)).
     pub(crate) fn write(&mut self) -> Result<()> {
         let path = &self.path;
         if self.record.is_empty() {

@@ -13,7 +13,7 @@ use crate::gate::Gate;
 pub(crate) const TURNS: u32 = 64;
 
 impl Gate {
-    /// Higher than every token of this gate before (C11). It is at least the time in microseconds, so that it also increases
+    /// Higher than every token of this gate before ([C11](dlock_core::contract#c11)). It is at least the time in microseconds, so that it also increases
     /// over a runtime folder that is emptied at log-out, and over a disk that lost the last writes with its power.
     pub(crate) fn next_token(&self, mode: Mode) -> Result<u64> {
         let mut bytes = [0; 8];

@@ -1,4 +1,4 @@
-//! Lock name -> file name and gate. Injective, also on a file system that ignores case (C3).
+//! Lock name -> file name and gate. Injective, also on a file system that ignores case ([C3](dlock_core::contract#c3)).
 
 use sha2::{Digest, Sha256};
 

@@ -1,4 +1,4 @@
-//! Proof of life: a file that a client keeps locked for as long as it lives. The kernel frees it when the process dies (C12).
+//! Proof of life: a file that a client keeps locked for as long as it lives. The kernel frees it when the process dies ([C12](dlock_core::contract#c12)).
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,5 +1,5 @@
 //! Which process wrote a line. It is asked only when the proof of life of that process is missing, because another program removed
-//! the file: what is not there cannot be locked, and a holder that lives must not lose its lock by that (C1).
+//! the file: what is not there cannot be locked, and a holder that lives must not lose its lock by that ([C1](dlock_core::contract#c1)).
 
 use std::fmt;
 use std::fs;

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::life::ClientId;
 use crate::origin::Origin;
 
-/// A waiter that was not seen for this long is passed over: its process is stopped, or its future leaked (C18).
+/// A waiter that was not seen for this long is passed over: its process is stopped, or its future leaked ([C18](dlock_core::contract#c18)).
 pub(crate) const WAITER_LEASE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl LockRecord {
             .filter(|waiter| self.admits(waiter.mode))
     }
 
-    /// Everybody must give the same limit while a semaphore is in use (C19).
+    /// Everybody must give the same limit while a semaphore is in use ([C19](dlock_core::contract#c19)).
     pub(crate) fn check_limit(&self, mode: Mode) -> Result<()> {
         let holders = self.holders.iter().map(|holder| holder.mode);
         let waiters = self.waiters.iter().map(|waiter| waiter.mode);

@@ -152,7 +152,7 @@ impl Store {
             .map(|wake_socket| (client, wake_socket.board.clone()))
     }
 
-    /// Rings the bell of the waiter whose turn it is, and only that one (C17).
+    /// Rings the bell of the waiter whose turn it is, and only that one ([C17](dlock_core::contract#c17)).
     pub(crate) fn wake_next(&self, record: &LockRecord) {
         let Some(waiter) = record.next() else {
             return;

@@ -20,7 +20,7 @@ pub(crate) struct Store {
 
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
-    /// Sorted, for `list`. A name that nobody holds or waits for is not there (C16).
+    /// Sorted, for `list`. A name that nobody holds or waits for is not there ([C16](dlock_core::contract#c16)).
     pub(crate) locks: BTreeMap<Name, Lock>,
     /// One counter for all names: it increases per name too, and leaves nothing behind.
     pub(crate) last_token: u64,

@@ -74,7 +74,7 @@ impl From<MySqlError> for Trouble {
                 trouble.code = Some(server.code);
                 trouble.broken = is_broken(server.code);
                 trouble.contended = is_contended(server.code);
-                // What fails with an error of the server's was undone by it, unless it is the connection that failed.
+                // A server that answers with an error has rolled the statement back, unless the error is about the connection.
                 if trouble.broken {
                     trouble
                 } else {

@@ -1,8 +1,8 @@
 //! Where the token comes from: a counter for each name, or the automatic numbers of a table, in steps of [`TURNS`].
 //!
-//! An exclusive hold has so many tokens in a row, for the tasks of its client that pass it on (C21). A counter of a name keeps the *last* of them, where it
-//! kept the only one before: so a client that counts by one goes on above all of them. An automatic number, of which our
-//! sessions draw every 64th, is the *first*: a server refuses one that is higher than it has drawn (error 1869).
+//! An exclusive hold has so many tokens in a row, for the tasks of its client that pass it on ([C21](dlock_core::contract#c21)). A counter of a name
+//! keeps the *last* of them, where it kept the only one before: so a client that counts by one goes on above all of them. An automatic number, of
+//! which our sessions draw every 64th, is the *first*: a server refuses one that is higher than it has drawn (error 1869).
 
 /// How many tokens an exclusive grant sets aside. It stands for `{turns}` in statements.
 pub(crate) const TURNS: u32 = 64;

@@ -1,4 +1,5 @@
-//! Who waits in `lease` and `unique`, where there is no queue: a waiter leaves a sign, and a holder that would give way looks for it (C23).
+//! Who waits in `lease` and `unique`, where there is no queue: a waiter leaves a sign, and a holder that would give way looks for it
+//! ([C23](dlock_core::contract#c23)).
 //!
 //! A sign is a row among the abandoned attempts, under a number that no attempt has: eight bytes of the name's digest, four for the client, four for the
 //! waiter. Like those rows it goes by its time, whoever removes it, so it needs no table of its own. It costs a waiter a committed

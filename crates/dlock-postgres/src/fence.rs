@@ -1,8 +1,8 @@
-//! Where tokens come from: each grant of a name has a number that is above all before it, drawn from a sequence (C11).
+//! Where tokens come from: each grant of a name has a number that is above all before it, drawn from a sequence ([C11](dlock_core::contract#c11)).
 //!
-//! A hold has [`TURNS`] tokens in a row, one for each task of the client to which it is passed on (C21): from `number * TURNS` to just below
-//! those of the next number. In the tables stand the numbers, so a sweep, a restart and a fail-over know nothing of it. Tokens stay below
-//! 2^53 up to number 2^47, and fit a signed 64-bit column up to 2^57: a thousand grants and places in queues a second for 4,000 years, and
+//! A hold has [`TURNS`] tokens in a row, one for each task of the client to which it is passed on ([C21](dlock_core::contract#c21)): from
+//! `number * TURNS` to just below those of the next number. In the tables stand the numbers, so a sweep, a restart and a fail-over know nothing of it. Tokens
+//! stay below 2^53 up to number 2^47, and fit a signed 64-bit column up to 2^57: a thousand grants and places in queues a second for 4,000 years, and
 //! for 4 million. A hold with a later number is refused, and undone: a token that does not increase would be worse.
 
 use crate::error::Trouble;

@@ -22,6 +22,7 @@ pub mod transaction;
 
 pub use backend::PostgresBackend;
 pub use config::{Config, LockMode};
+pub use dlock_core::kit::{Login, Tls};
 pub use schema::migration;
 /// The client crate whose connections and transactions [`fenced`], [`optimistic`] and [`transaction`] take.
 pub use tokio_postgres;

@@ -27,7 +27,7 @@ pub(crate) enum AttemptOutcome {
         free_in: Option<Duration>,
         /// The last token given out: a later grant has a higher one.
         last: u64,
-        /// A request may still be under way, and must be refused when the attempt is given up (C13).
+        /// A request may still be under way, and must be refused when the attempt is given up ([C13](dlock_core::contract#c13)).
         stray: bool,
     },
 }
@@ -55,7 +55,7 @@ impl<T> FirstStep<T> {
 /// Kept with a hold whose release must know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReleaseHint {
-    /// A request may still be under way: the release must keep it from taking effect (C13).
+    /// A request may still be under way: the release must keep it from taking effect ([C13](dlock_core::contract#c13)).
     Stray,
     /// Others wanted the lock too, so there is no short cut for its release.
     Contended,

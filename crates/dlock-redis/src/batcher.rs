@@ -261,7 +261,8 @@ impl BatchTrip {
                 wishes
             };
             self.batcher.send(wishes).await;
-            // Those who were just told mostly want the next thing at once: let them come along.
+            // The tasks that just got their answers mostly send the next request at once (a release after an acquire). They run before the next
+            // trip is filled, or each of those requests would wait for the trip after it.
             behind_the_others().await;
         }
     }

@@ -255,7 +255,7 @@ impl RedisLink {
         self.current.get_or_make(limit, make).await
     }
 
-    /// PendingAnswer for an answer, and gives the connection up when it is dead or frozen.
+    /// Waits for an answer, and gives the connection up when it is dead or frozen.
     async fn within(
         &self,
         limit: Duration,
@@ -313,14 +313,14 @@ impl Drop for PendingAnswer<'_> {
     }
 }
 
-/// Outgoing a node of a quorum must know: whether it is still talking to the same server.
+/// What a node of a quorum must know: whether it is still talking to the same server.
 impl RedisLink {
     /// The number of the connection in use; a new connection has a higher one.
     pub(crate) fn number(&self) -> Option<u64> {
         self.current.look(|_, number| number)
     }
 
-    /// Outgoing the server says about itself, and the number of the connection on which it did.
+    /// What the server says about itself, and the number of the connection on which it did.
     pub(crate) async fn server_info(&self) -> Result<(u64, RedisReply), Trouble> {
         let mut current = self.connection().await?;
         let mut ask = redis::cmd("INFO");

@@ -25,7 +25,7 @@ impl Keys {
         }
     }
 
-    /// The lock's key. Injective (C3): what could end the hash tag is escaped, and so is the escape.
+    /// The lock's key. Injective ([C3](dlock_core::contract#c3)): what could end the hash tag is escaped, and so is the escape.
     pub(crate) fn lock(&self, name: &str) -> String {
         let mut key = String::with_capacity(self.prefix.len() + name.len() + 3);
         key.push_str(&self.prefix);

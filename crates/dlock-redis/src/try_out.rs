@@ -87,7 +87,7 @@ impl Store {
                 );
             }
         }
-        // A grant that cannot be told is found late, and nobody would know why.
+        // A user without the right to publish could not tell a waiter of its grant: each hand-over would wait for the next sign of life, and no error say why.
         let told = self
             .ears
             .as_ref()

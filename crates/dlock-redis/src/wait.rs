@@ -242,8 +242,8 @@ impl Store {
     ///
     /// The store has given us a whole lease, from the moment of the grant. When was that? The answer to our last question told the last token
     /// then, and the grant has a higher one: so it came after that question was sent, and a lease that counts from there ends too early rather than
-    /// too late (C7). If the question is older than a quarter of the lease, little would be left: it is better to ask, and count from
-    /// that. A hold that replicas must have is never taken at its word.
+    /// too late ([C7](dlock_core::contract#c7)). If the question is older than a quarter of the lease, little would be left: it is better to ask, and
+    /// count from that. A hold that replicas must have is never taken at its word.
     fn accept(
         &self,
         request: &Request,
@@ -285,7 +285,7 @@ impl Store {
 /// When a waiter gives its next sign of life, or looks at a lease that ends sooner.
 pub(crate) fn next_look(waiter_lease: Duration, free_in: Option<Duration>) -> Duration {
     let interval = waiter_lease / SIGNS;
-    // Not all in step.
+    // A random part less, so that waiters that came together do not all ask in the same moment.
     let interval = interval.mul_f64(0.8 + 0.2 * fastrand::f64());
     free_in.map_or(interval, |free_in| {
         interval.min(free_in + Duration::from_millis(1))

@@ -24,6 +24,7 @@ mod waiting;
 
 pub use backend::RedlockBackend;
 pub use config::Config;
+pub use dlock_core::kit::{Login, Tls};
 
 /// All that a user needs of `dlock-core` is here too, so that this crate is the only one to depend on.
 #[doc(no_inline)]

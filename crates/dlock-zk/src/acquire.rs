@@ -101,7 +101,7 @@ impl ZkBackend {
                 Err(fault) => return Err(Error::from(fault).after_sending(false)),
             };
             if all.of(request.attempt()).next().is_some() {
-                // The same attempt again: what it has, it has.
+                // The same attempt has a node already, from a request that was sent before: it must not make a second one.
                 return Ok(false);
             }
             match verdict_behind(request.mode(), &all.places) {

@@ -346,7 +346,7 @@ mod tests {
             (since(13).map(SessionState::Orphaned), false),
             (since(15).map(SessionState::Orphaned), true),
         ] {
-            // A machine that was started a moment ago has no such past.
+            // On a machine that has been up for less than that, an `Instant` so long ago does not exist.
             let Some(state) = state else { continue };
             assert_eq!(state.is_ended(ttl), ended, "{state:?}");
         }

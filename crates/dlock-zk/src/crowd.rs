@@ -107,7 +107,7 @@ mod tests {
         let (crowd, request) = (Crowd::default(), request());
         let mut inside = full(&crowd, &request);
         let began = tokio::time::Instant::now();
-        // Its room goes to one who came before.
+        // One who came earlier is still in line, and gets the room that is made below.
         let before = crowd.admit(&request, 10 * LIMIT);
         let answered = async {
             tokio::time::sleep(LIMIT / 2).await;

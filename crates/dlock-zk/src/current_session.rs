@@ -69,7 +69,7 @@ impl CurrentSession {
         }
         let session = self.successor(&old).await?;
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        // Closed meanwhile: the new one goes as it came.
+        // `close` was called while the session was made: nobody gets it, and dropping it ends it.
         *current.as_mut().ok_or_else(closed)? = session.clone();
         Ok(session)
     }
@@ -90,7 +90,7 @@ impl CurrentSession {
     ///
     /// One whose runtime has ended is taken up again, with all its holds. One that has ended is buried first: whatever the server may
     /// still know of it, its nodes and requests under way, is over before the new one begins. Without that, a server that was
-    /// frozen could carry out a request of the old session after the new one has looked for its traces (C13).
+    /// frozen could carry out a request of the old session after the new one has looked for its traces ([C13](dlock_core::contract#c13)).
     async fn successor(&self, old: &Session) -> Result<Arc<Session>> {
         if !old.is_ended() {
             match old.take_up(&self.config).await {

@@ -9,8 +9,9 @@ use crate::ZkBackend;
 pub(crate) const TURNS: u32 = 64;
 
 /// The first token of the hold whose node was created by this transaction. Transactions are numbered for the whole ensemble, across
-/// restarts and leaders, and the order of the nodes of a lock is the order of their creation (C11). A hold has [`TURNS`] tokens in a row, one for each task of the
-/// client to which it is passed on (C21): from `czxid * TURNS` to just below those of the next transaction.
+/// restarts and leaders, and the order of the nodes of a lock is the order of their creation ([C11](dlock_core::contract#c11)). A hold has [`TURNS`]
+/// tokens in a row, one for each task of the client to which it is passed on ([C21](dlock_core::contract#c21)): from `czxid * TURNS` to just below
+/// those of the next transaction.
 ///
 /// The number is the leader's epoch in the upper half, and a counter in the lower half. So tokens stay below 2^53 for 32,767 elections, and
 /// fit a signed 64-bit column for 33 million. Beyond that there is none, and the hold is refused: a token that does not increase would be worse.

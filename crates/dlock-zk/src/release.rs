@@ -9,7 +9,7 @@ use crate::error::{Fault, not_ours};
 use crate::queue::{NodeState, node_data};
 
 impl ZkBackend {
-    /// Deletes the hold's node. Its name holds the attempt's id and is never used again, so nobody else's can be meant (C6).
+    /// Deletes the hold's node. Its name holds the attempt's id and is never used again, so nobody else's can be meant ([C6](dlock_core::contract#c6)).
     ///
     /// A hold of a session that has ended is looked for as well: the server may not have cleaned up yet.
     pub(crate) async fn release(&self, lease: &Lease) -> Result<Released> {

@@ -284,7 +284,8 @@ impl Queued {
             };
             tokio::select! {
                 biased;
-                // First, because what it tells came first.
+                // Our own node's watch comes first. If our node was removed before the obstacle was, both have fired by now, and whoever took the
+                // obstacle's end for a grant would hold nothing.
                 changed = told(&mut own) => return match changed {
                     Seen::Deleted => Err(removed()),
                     other => Ok(Some(other)),
@@ -313,7 +314,7 @@ impl Queued {
     /// The future is dropped, which takes nothing back: the request is on its way. Should it get lost, the first renewal of the hold
     /// tells again, and a release tells as well.
     fn tell_successor(&mut self, request: &Request) {
-        // Our own watch would fire on our own word.
+        // The watch on our own node is given up first: the write below changes that node, and would wake it.
         self.own = None;
         if self.tells(request) {
             let data = node_data(NodeState::Granted, request.label());

@@ -24,7 +24,7 @@ impl ZkBackend {
                 return Ok(());
             }
             if watch.seen().await == Seen::SessionEnded {
-                // And with it what is held.
+                // The hold has ended with the session, so nobody waits for it any more.
                 return std::future::pending().await;
             }
         }

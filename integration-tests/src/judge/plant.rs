@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use dlocks::backend::{Backend, Lease, Outcome, Renewal, Request};
-use dlocks::{Capabilities, Clock, LockInfo, Locks, Name, Released, Result, Settings, SystemClock};
+use dlocks::{
+    Capabilities, Capability, Clock, Error, LockInfo, Locks, Name, Released, Result, Settings,
+    SystemClock,
+};
 use serde::{Deserialize, Serialize};
 
 /// Which mistake.
@@ -58,6 +61,10 @@ impl Liar {
     }
 }
 
+#[deny(
+    clippy::missing_trait_methods,
+    reason = "the only mistakes are those that are planted: a default would be one more"
+)]
 #[async_trait]
 impl Backend for Liar {
     fn capabilities(&self) -> &Capabilities {
@@ -118,8 +125,28 @@ impl Backend for Liar {
         self.inner.changed(name, seen).await;
     }
 
+    async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+        self.inner.list(prefix).await
+    }
+
+    fn bounds_trips_of_list(&self) -> bool {
+        self.inner.bounds_trips_of_list()
+    }
+
+    async fn break_lock(&self, name: &Name) -> Result<bool> {
+        self.inner.break_lock(name).await
+    }
+
+    async fn wanted(&self, lease: &Lease) {
+        self.inner.wanted(lease).await;
+    }
+
     fn sends_in_order(&self) -> bool {
         self.inner.sends_in_order()
+    }
+
+    fn lacks(&self, capability: Capability) -> Error {
+        self.inner.lacks(capability)
     }
 
     async fn close(&self) -> Result<()> {

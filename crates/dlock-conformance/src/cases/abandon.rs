@@ -1,4 +1,4 @@
-//! C13, told to the backend directly: the undo of an attempt.
+//! [C13](dlock_core::contract#c13), told to the backend directly: the undo of an attempt.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! C13: futures that are dropped. Each is dropped after its first poll, its second, and so on, until it completes.
+//! [C13](dlock_core::contract#c13): futures that are dropped. Each is dropped after its first poll, its second, and so on, until it completes.
 
 use std::sync::Arc;
 use std::time::Duration;

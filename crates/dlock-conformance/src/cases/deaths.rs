@@ -1,4 +1,4 @@
-//! C12: holders that die.
+//! [C12](dlock_core::contract#c12): holders that die.
 
 use std::time::Duration;
 

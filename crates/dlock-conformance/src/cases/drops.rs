@@ -1,4 +1,4 @@
-//! C14: guards that are dropped, wherever that may be.
+//! [C14](dlock_core::contract#c14): guards that are dropped, wherever that may be.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! C1 and C2: who gets in.
+//! [C1](dlock_core::contract#c1) and [C2](dlock_core::contract#c2): who gets in.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! C18: who is next.
+//! [C18](dlock_core::contract#c18): who is next.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! C4: tries and time limits.
+//! [C4](dlock_core::contract#c4): tries and time limits.
 
 use std::time::{Duration, Instant};
 

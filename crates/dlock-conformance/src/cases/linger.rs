@@ -1,4 +1,4 @@
-//! C21: locks that linger at their client after a release.
+//! [C21](dlock_core::contract#c21): locks that linger at their client after a release.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! C8, C9 and C10: when a hold is lost, and when it is not.
+//! [C8](dlock_core::contract#c8), [C9](dlock_core::contract#c9) and [C10](dlock_core::contract#c10): when a hold is lost, and when it is not.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! C15: the store did the work, and the answer was lost. Whichever reply it was, the outcome must be true and nothing may leak.
+//! [C15](dlock_core::contract#c15): the store did the work, and the answer was lost. Whichever reply it was, the outcome must be true and nothing may leak.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! C20: the longest hold.
+//! [C20](dlock_core::contract#c20): the longest hold.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! C19: readers and writers, and permits.
+//! [C19](dlock_core::contract#c19): readers and writers, and permits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};

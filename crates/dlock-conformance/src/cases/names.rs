@@ -1,4 +1,4 @@
-//! C3: names.
+//! [C3](dlock_core::contract#c3): names.
 
 use dlock_core::{Capability, ErrorKind, MultiLock, Name, Result};
 

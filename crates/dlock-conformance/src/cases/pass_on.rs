@@ -1,4 +1,4 @@
-//! C21: holds that the tasks of one client pass on to each other.
+//! [C21](dlock_core::contract#c21): holds that the tasks of one client pass on to each other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

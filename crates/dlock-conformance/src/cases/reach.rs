@@ -1,4 +1,4 @@
-//! C5: a store that cannot be reached.
+//! [C5](dlock_core::contract#c5): a store that cannot be reached.
 
 use std::time::Duration;
 

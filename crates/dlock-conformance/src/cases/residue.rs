@@ -1,4 +1,4 @@
-//! C16: what is left.
+//! [C16](dlock_core::contract#c16): what is left.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! C6: words from the past, told to the backend directly.
+//! [C6](dlock_core::contract#c6): words from the past, told to the backend directly.
 
 use std::sync::Arc;
 

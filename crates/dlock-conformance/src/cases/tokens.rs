@@ -1,4 +1,4 @@
-//! C11: fencing tokens.
+//! [C11](dlock_core::contract#c11): fencing tokens.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! C7: until when a hold is valid. Exact, not timed: a reply that took at least `DELAY` was asked for at least that long ago.
+//! [C7](dlock_core::contract#c7): until when a hold is valid. Exact, not timed: a reply that took at least `DELAY` was asked for at least that long ago.
 
 use std::time::Duration;
 

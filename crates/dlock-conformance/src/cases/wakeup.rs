@@ -1,4 +1,4 @@
-//! C17: how waiters wake.
+//! [C17](dlock_core::contract#c17): how waiters wake.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

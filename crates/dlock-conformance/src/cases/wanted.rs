@@ -1,4 +1,4 @@
-//! C23: holders that hear of others.
+//! [C23](dlock_core::contract#c23): holders that hear of others.
 
 use std::time::Duration;
 

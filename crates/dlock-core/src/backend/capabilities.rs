@@ -9,7 +9,7 @@ use crate::{Error, ErrorKind, Mode, Result};
 pub enum Fairness {
     /// Whoever asks at the right moment.
     None,
-    /// First come, first served, kept in the store (C18).
+    /// First come, first served, kept in the store ([C18](crate::contract#c18)).
     Fifo,
 }
 
@@ -17,10 +17,10 @@ pub enum Fairness {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WakeUp {
-    /// The store tells it, normally within `bound` after the release (C17): it, and nobody whose turn it is not.
+    /// The store tells it, normally within `bound` after the release ([C17](crate::contract#c17)): it, and nobody whose turn it is not.
     ///
     /// A store whose release is told to *all* waiters, who then race (a `NOTIFY` or a channel that everybody listens to), says
-    /// [`Poll`](WakeUp::Poll), with the pause that a waiter makes when no word comes: the herd is what C17 forbids.
+    /// [`Poll`](WakeUp::Poll), with the pause that a waiter makes when no word comes: the herd is what [C17](crate::contract#c17) forbids.
     Push {
         /// The bound, with nobody disturbing.
         bound: Duration,
@@ -32,7 +32,7 @@ pub enum WakeUp {
     },
 }
 
-/// How a holder hears that somebody of another client waits for its lock (C23).
+/// How a holder hears that somebody of another client waits for its lock ([C23](crate::contract#c23)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Hearing {
@@ -79,17 +79,17 @@ pub enum Reach {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Capability {
-    /// Every hold has a token that increases strictly per name (C11).
+    /// Every hold has a token that increases strictly per name ([C11](crate::contract#c11)).
     Fencing,
-    /// First come, first served (C18).
+    /// First come, first served ([C18](crate::contract#c18)).
     Fair,
-    /// Waiters are woken by the store instead of asking again and again (C17).
+    /// Waiters are woken by the store instead of asking again and again ([C17](crate::contract#c17)).
     Push,
-    /// Read-write locks (C19).
+    /// Read-write locks ([C19](crate::contract#c19)).
     Shared,
     /// Atomic downgrade from write to read.
     Downgrade,
-    /// Semaphores (C19).
+    /// Semaphores ([C19](crate::contract#c19)).
     Permits,
     /// Excludes between the processes of a host at least.
     HostWide,
@@ -99,9 +99,9 @@ pub enum Capability {
     Inspect,
     /// `break_lock`.
     Break,
-    /// Tasks of one client pass a lock on to each other without a trip (C21).
+    /// Tasks of one client pass a lock on to each other without a trip ([C21](crate::contract#c21)).
     PassOn,
-    /// A holder hears that others wait (C23).
+    /// A holder hears that others wait ([C23](crate::contract#c23)).
     Wanted,
 }
 
@@ -142,31 +142,31 @@ impl fmt::Display for Capability {
 pub struct Capabilities {
     /// The short name of the backend, as it stands in URLs and errors.
     pub backend: &'static str,
-    /// Every hold has a token that increases strictly per name (C11).
+    /// Every hold has a token that increases strictly per name ([C11](crate::contract#c11)).
     pub fencing: bool,
-    /// The order of waiters (C18).
+    /// The order of waiters ([C18](crate::contract#c18)).
     pub fairness: Fairness,
-    /// How waiters wake (C17).
+    /// How waiters wake ([C17](crate::contract#c17)).
     pub wake_up: WakeUp,
-    /// What ends a dead holder's hold (C12).
+    /// What ends a dead holder's hold ([C12](crate::contract#c12)).
     pub liveness: Liveness,
-    /// Between whom it excludes (C1).
+    /// Between whom it excludes ([C1](crate::contract#c1)).
     pub reach: Reach,
-    /// Shared holds, for read-write locks (C19).
+    /// Shared holds, for read-write locks ([C19](crate::contract#c19)).
     pub shared: bool,
     /// Atomic downgrade of an exclusive hold to a shared one.
     pub downgrade: bool,
-    /// Permits, for semaphores (C19).
+    /// Permits, for semaphores ([C19](crate::contract#c19)).
     pub permits: bool,
     /// `inspect` and `list`.
     pub inspect: bool,
     /// `break_lock`.
     pub break_lock: bool,
     /// How many tokens in a row an exclusive grant brings, its own and those after it: none of them is ever given to another hold of
-    /// the name (C11). The tasks of a client then pass the hold on to each other without a trip, each with the next of them,
-    /// before it goes back to the store (C21). One, the default: every turn is asked of the store.
+    /// the name ([C11](crate::contract#c11)). The tasks of a client then pass the hold on to each other without a trip, each with the next of them,
+    /// before it goes back to the store ([C21](crate::contract#c21)). One, the default: every turn is asked of the store.
     pub turns: u32,
-    /// How a holder hears that others wait (C23).
+    /// How a holder hears that others wait ([C23](crate::contract#c23)).
     pub wanted: Hearing,
     /// The shortest lease the store can keep.
     pub shortest_lease: Duration,

@@ -6,6 +6,7 @@ mod backoff;
 mod bigint;
 mod capabilities;
 mod into;
+mod lease;
 mod request;
 mod store;
 mod token;
@@ -18,7 +19,8 @@ pub use capabilities::{Capabilities, Capability, Fairness, Hearing, Liveness, Re
 pub use into::IntoBackend;
 #[doc(hidden)]
 pub use into::{Any, Own, Shared};
-pub use request::{AttemptId, Busy, Lease, LossReason, Mode, Outcome, Released, Renewal, Request};
+pub use lease::Lease;
+pub use request::{AttemptId, Busy, LossReason, Mode, Outcome, Released, Renewal, Request};
 pub use store::Backend;
 pub use token::FencingToken;
 pub use url::{BackendUrl, Host, parse_duration};

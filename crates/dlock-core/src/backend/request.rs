@@ -1,6 +1,5 @@
 //! What core asks of a backend, and what a backend answers.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +7,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::{Clock, Error, FencingToken, Moment, Name};
+use crate::backend::Lease;
+use crate::{Clock, Error, Moment, Name};
 
 /// How a lock is held.
 ///
@@ -46,7 +46,16 @@ impl fmt::Display for Mode {
 /// The identity of one attempt to get a lock, chosen before the first byte is sent.
 ///
 /// It is what the store keeps as the owner of a hold: releases, renewals and undos name it, so a stale one never
-/// touches a later hold (C6), and an attempt whose answer was lost can be found again (C15).
+/// touches a later hold ([C6](crate::contract#c6)), and an attempt whose answer was lost can be found again ([C15](crate::contract#c15)).
+///
+/// ```
+/// use dlock_core::backend::AttemptId;
+///
+/// let attempt = AttemptId::new();
+/// let written = attempt.to_string(); // as it stands in a store
+/// let read = AttemptId::from(*attempt.as_uuid());
+/// assert_eq!((written.len(), read), (32, attempt));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId(Uuid);
 
@@ -78,13 +87,33 @@ impl fmt::Display for AttemptId {
 /// One attempt to get a lock.
 ///
 /// Core makes it; a test of a backend may make its own with [`Request::new`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use dlock_core::backend::Request;
+/// use dlock_core::{Clock, Mode, Name, SystemClock};
+///
+/// let clock = Arc::new(SystemClock);
+/// let request = Request::new(Name::new("stock:42")?, Mode::Exclusive, clock.clone())
+///     .with_lease(Duration::from_secs(10))
+///     .with_trip_timeout(Duration::from_secs(1))
+///     .with_deadline(Some(clock.now() + Duration::from_secs(2)))
+///     .with_label("a test".into());
+///
+/// // What a backend reads:
+/// let (name, owner, lease) = (request.name().as_str(), request.attempt().to_string(), request.lease());
+/// assert_eq!((name, lease, request.label()), ("stock:42", Duration::from_secs(10), "a test"));
+/// assert!(request.time_left().is_some_and(|left| left <= Duration::from_secs(2)));
+/// # Ok::<(), dlock_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Request {
     name: Name,
     mode: Mode,
     attempt: AttemptId,
     lease: Duration,
-    renewal_limit: Option<Duration>,
+    pub(super) renewal_limit: Option<Duration>,
     trip_timeout: Duration,
     deadline: Option<Moment>,
     label: Option<Arc<str>>,
@@ -175,6 +204,17 @@ impl Request {
     }
 
     /// The time left until the deadline; `None` when the caller waits for ever.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use dlock_core::{Clock, Mode, Moment, Name, SystemClock, backend::{Lease, Request}};
+    /// # let request = Request::new(Name::new("stock:42")?, Mode::Exclusive, Arc::new(SystemClock));
+    /// // How long to block in the store: not longer than the caller waits, and not without a look now and then.
+    /// let longest = std::time::Duration::from_secs(1);
+    /// let block = request.time_left().map_or(longest, |left| left.min(longest));
+    /// # assert_eq!(block, longest);
+    /// # Ok::<(), dlock_core::Error>(())
+    /// ```
     pub fn time_left(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.since(self.now()))
     }
@@ -185,6 +225,17 @@ impl Request {
     }
 
     /// The clock's time now. Read it right before the request that starts the lease is sent.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use dlock_core::{Clock, Mode, Moment, Name, SystemClock, backend::{Lease, Request}};
+    /// # let request = Request::new(Name::new("stock:42")?, Mode::Exclusive, Arc::new(SystemClock));
+    /// let sent = request.now();
+    /// // ... send the request, and read the answer ...
+    /// let lease = Lease::new(&request, sent); // so the time that the answer took does not count
+    /// # assert_eq!(lease.counted_from(), sent);
+    /// # Ok::<(), dlock_core::Error>(())
+    /// ```
     pub fn now(&self) -> Moment {
         self.clock.now()
     }
@@ -197,7 +248,17 @@ impl Request {
     /// Notes that the store has answered, and that others hold the lock.
     ///
     /// A backend that overrides [`Backend::acquire`](crate::backend::Backend::acquire) calls it as soon as it knows. When the
-    /// time limit then passes, the caller is told "busy"; without it, that the store did not answer (C5).
+    /// time limit then passes, the caller is told "busy"; without it, that the store did not answer ([C5](crate::contract#c5)).
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use dlock_core::{Clock, Mode, Moment, Name, SystemClock, backend::{Lease, Request}};
+    /// # let request = Request::new(Name::new("stock:42")?, Mode::Exclusive, Arc::new(SystemClock));
+    /// // In `acquire`, when the store has put the request into its queue:
+    /// request.mark_contended();
+    /// assert!(request.is_contended());
+    /// # Ok::<(), dlock_core::Error>(())
+    /// ```
     pub fn mark_contended(&self) {
         self.contended.store(true, Ordering::Relaxed);
     }
@@ -224,115 +285,6 @@ pub struct Busy {
     pub retry_after: Option<Duration>,
 }
 
-/// A hold as the backend sees it.
-#[derive(Debug, Clone)]
-pub struct Lease {
-    name: Name,
-    mode: Mode,
-    attempt: AttemptId,
-    duration: Duration,
-    renewal_limit: Duration,
-    from: Moment,
-    token: Option<FencingToken>,
-    native: Option<Native>,
-}
-
-#[derive(Clone)]
-struct Native(Arc<dyn Any + Send + Sync>);
-
-impl fmt::Debug for Native {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("..")
-    }
-}
-
-impl Lease {
-    /// The hold that `request` got; `from` is the moment just **before** the request that started the lease was sent (C7).
-    pub fn new(request: &Request, from: Moment) -> Self {
-        Self {
-            name: request.name.clone(),
-            mode: request.mode,
-            attempt: request.attempt,
-            duration: request.lease,
-            renewal_limit: request.renewal_limit.unwrap_or(request.lease / 3),
-            from,
-            token: None,
-            native: None,
-        }
-    }
-
-    /// Sets the fencing token.
-    #[must_use]
-    pub fn with_token(mut self, token: u64) -> Self {
-        self.token = Some(FencingToken::new(token));
-        self
-    }
-
-    /// Keeps what the backend needs to find the hold again: a path, a connection.
-    #[must_use]
-    pub fn with_native(mut self, native: Arc<dyn Any + Send + Sync>) -> Self {
-        self.native = Some(Native(native));
-        self
-    }
-
-    /// The same hold in another mode, after a downgrade.
-    #[must_use]
-    pub fn with_mode(mut self, mode: Mode) -> Self {
-        self.mode = mode;
-        self
-    }
-
-    /// The same hold counted from another moment. Core uses it to make sure that a reply's time never counts.
-    #[must_use]
-    pub(crate) fn no_later_than(mut self, sent: Moment) -> Self {
-        self.from = self.from.min(sent);
-        self
-    }
-
-    /// The lock.
-    pub fn name(&self) -> &Name {
-        &self.name
-    }
-
-    /// How it is held.
-    pub fn mode(&self) -> Mode {
-        self.mode
-    }
-
-    /// The owner in the store.
-    pub fn attempt(&self) -> AttemptId {
-        self.attempt
-    }
-
-    /// How long the store keeps the hold after each renewal. A session store is renewed by its session's time instead.
-    pub fn duration(&self) -> Duration {
-        self.duration
-    }
-
-    /// How long core waits for one renewal of this hold before it drops the call and tries again. A backend that can ask another
-    /// connection or another member waits for each of them no longer than a half of it, so that the second one gets its chance.
-    pub fn renewal_limit(&self) -> Duration {
-        self.renewal_limit
-    }
-
-    /// The moment from which the lease counts.
-    pub fn counted_from(&self) -> Moment {
-        self.from
-    }
-
-    /// The fencing token; where a grant brings several, the first.
-    pub fn token(&self) -> Option<FencingToken> {
-        self.token
-    }
-
-    /// What the backend kept with [`Lease::with_native`].
-    pub fn native<T: Any>(&self) -> Option<&T> {
-        self.native
-            .as_ref()
-            .and_then(|native| native.0.downcast_ref())
-    }
-}
-
 /// The answer for one lease of a renewal.
 #[derive(Debug)]
 pub enum Renewal {
@@ -340,7 +292,7 @@ pub enum Renewal {
     Extended,
     /// The store says that the hold is gone. This is certain.
     Lost(LossReason),
-    /// Nothing is known; core tries again until the deadline (C10).
+    /// Nothing is known; core tries again until the deadline ([C10](crate::contract#c10)).
     Failed(Error),
 }
 

@@ -115,22 +115,22 @@ use crate::{Capabilities, Capability, Error, ErrorKind, LockInfo, Name, Released
 ///
 /// # What must hold
 ///
-/// - The owner in the store is [`Request::attempt`]. Every change compares it in the same atomic step (C6).
-/// - `try_acquire` and `acquire` with the same attempt twice are one hold with one token: stores and proxies re-send requests (C15). The
+/// - The owner in the store is [`Request::attempt`]. Every change compares it in the same atomic step ([C6](crate::contract#c6)).
+/// - `try_acquire` and `acquire` with the same attempt twice are one hold with one token: stores and proxies re-send requests ([C15](crate::contract#c15)). The
 ///   repeated one **extends the lease**, since core counts the validity from the answer that it got, which is the last one.
 /// - `renew`, `release` and `abandon` of a hold that is gone change nothing and say so.
 /// - `renew`, `release` and `downgrade` find a hold by its attempt, whatever mode the lease says: the answer to a downgrade may have
-///   been lost (C15).
+///   been lost ([C15](crate::contract#c15)).
 /// - **Every future may be dropped at any await point.** What it may have left in the store is then removed by `abandon`, which
 ///   core calls with the same request. After `abandon` has returned `Ok`, that attempt holds nothing, waits nowhere,
-///   and cannot take effect later, even when a request of it is still under way to the store (C13). A request of it that comes after
+///   and cannot take effect later, even when a request of it is still under way to the store ([C13](crate::contract#c13)). A request of it that comes after
 ///   all gets an error with [`HeldNow::No`](crate::HeldNow::No), not `Busy`: nobody waits for its answer any more.
 /// - So the store keeps a mark of an abandoned attempt (a *tombstone*), for as long as a request may be under way: on one connection, until
 ///   that connection has ended; across connections, longer than any kernel, proxy or balancer holds a packet back. A minute is the
-///   least, and others who use the lock meanwhile do not end it. It goes away by its time alone, or it piles up (C16).
+///   least, and others who use the lock meanwhile do not end it. It goes away by its time alone, or it piles up ([C16](crate::contract#c16)).
 /// - Contention is [`Outcome::Busy`], and an error is an error: a store out of reach is [`ErrorKind::Unreachable`] or
-///   [`ErrorKind::TimedOut`], never busy (C5). Wrong credentials are [`ErrorKind::Denied`].
-/// - Names and labels are data: bind or escape them (C3).
+///   [`ErrorKind::TimedOut`], never busy ([C5](crate::contract#c5)). Wrong credentials are [`ErrorKind::Denied`].
+/// - Names and labels are data: bind or escape them ([C3](crate::contract#c3)).
 /// - No panics, no secrets in `Debug` output or errors.
 ///
 /// # Who bounds what in time
@@ -282,7 +282,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         std::future::pending().await
     }
 
-    /// Resolves when somebody of another client waits for what `lease` holds, at once if somebody does already (C23). For holders
+    /// Resolves when somebody of another client waits for what `lease` holds, at once if somebody does already ([C23](crate::contract#c23)). For holders
     /// that give way ([`Guard::wanted`](crate::Guard::wanted)) and for holds that linger
     /// ([`Settings::linger`](crate::Settings::linger)). A store that pushes ([`Hearing::Told`](crate::Hearing::Told)) overrides it. While
     /// it cannot be reached, or when the hold is gone, it does not resolve.
@@ -312,8 +312,17 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// The error for something this backend does not offer.
-    #[doc(hidden)]
+    /// The error for something that this backend does not offer: what the methods that it leaves out answer.
+    ///
+    /// A store need not write it. A backend around another forwards it like every method, so that the error is in the words of the store.
+    ///
+    /// ```
+    /// # use dlock_core::{Capability, ErrorKind, backend::Backend};
+    /// # let backend = dlock_memory::MemoryBackend::new();
+    /// let error = backend.lacks(Capability::Break);
+    /// assert_eq!(error.kind(), ErrorKind::Unsupported);
+    /// assert!(error.to_string().contains("does not offer"));
+    /// ```
     fn lacks(&self, capability: Capability) -> Error {
         Error::new(
             ErrorKind::Unsupported,

@@ -241,7 +241,7 @@ impl Acquire<'_> {
         }
     }
 
-    /// A grant that comes back when its validity has passed is a failure (C7).
+    /// A grant that comes back when its validity has passed is a failure ([C7](crate::contract#c7)).
     fn check(&self, lease: &Lease, now: Moment) -> Result<()> {
         let Some(validity) = self.spec.settings.validity else {
             return Ok(());
@@ -254,7 +254,7 @@ impl Acquire<'_> {
     }
 }
 
-/// An entry that is asking. Whatever ends it without a word leaves it in doubt (C13, C15).
+/// An entry that is asking. Whatever ends it without a word leaves it in doubt ([C13](crate::contract#c13), [C15](crate::contract#c15)).
 struct Asking<'a> {
     client: &'a Arc<Client>,
     entry: Option<Arc<Entry>>,

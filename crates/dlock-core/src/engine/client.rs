@@ -74,7 +74,7 @@ impl Client {
     }
 
     /// Resolves when somebody else waits for a hold: of another client, as the store says, at once or with the next renewal
-    /// (C23). Never where the store cannot tell.
+    /// ([C23](crate::contract#c23)). Never where the store cannot tell.
     pub(crate) async fn others_wait(&self, entry: &Entry) {
         let (Some(lease), settings) = (entry.lease(), &entry.settings) else {
             return std::future::pending().await;
@@ -97,7 +97,7 @@ impl Client {
         match self.backend.capabilities().wanted {
             Hearing::Never => std::future::pending().await,
             Hearing::Asks => asks.await,
-            // A word can be lost.
+            // The store's message can be lost, so it is asked as well, as often as a lease is renewed.
             Hearing::Told { .. } => tokio::select! {
                 biased;
                 () = self.backend.wanted(&lease) => {}

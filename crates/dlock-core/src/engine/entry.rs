@@ -3,7 +3,7 @@
 //! What changes an entry is in `ledger`; here is what may be read at any moment.
 //!
 //! A hold is what the store knows. One task's time in it is a **stay**: a hold that is passed on between the tasks of a client has
-//! several, one after the other, each with the next token of the hold (C21). Between two stays a hold may **rest**: the store's lease
+//! several, one after the other, each with the next token of the hold ([C21](crate::contract#c21)). Between two stays a hold may **rest**: the store's lease
 //! goes on while no task is in, for as long as [`Settings::linger`](crate::Settings::linger) allows.
 
 mod ending;
@@ -60,7 +60,7 @@ pub(crate) struct Entry {
     taken_up: AtomicBool,
     /// A renewal was due meanwhile.
     postponed: AtomicBool,
-    /// Somebody of another client waits for the lock, as the store has said: it does not rest again (C23).
+    /// Somebody of another client waits for the lock, as the store has said: it does not rest again ([C23](crate::contract#c23)).
     wanted: AtomicBool,
     /// Nanoseconds of the clock, or [`OVER`].
     valid_until: AtomicU64,
@@ -284,7 +284,8 @@ impl Entry {
 
     /// The stay before has ended by a release, and nobody is in until the next one begins.
     pub(super) fn next_stay_after_rest(&self, stay: u32) {
-        // The task before may have been an heir that went away: nobody has to take up what rests, and it is renewed.
+        // A hold that its heir has not taken up yet is not renewed, since that task may never run again. One that rests has no task, and is to
+        // be renewed: so it counts as taken up.
         self.taken_up.store(true, Ordering::SeqCst);
         self.postponed.store(false, Ordering::SeqCst);
         self.stay.store(stay, Ordering::Release);

@@ -1,5 +1,5 @@
 //! Evidence that a lock is busy. A time limit that passes is "busy" only if it is known that others hold the lock; a store that
-//! says nothing looks the same from outside, and is an error (C5, decision 2).
+//! says nothing looks the same from outside, and is an error ([C5](crate::contract#c5), decision 2).
 //!
 //! The tasks of one client that want the same name share what they know: evidence goes along their line.
 

@@ -16,7 +16,7 @@ use crate::runtime::in_runtime;
 use crate::{HeldNow, LossReason, Operation, Result};
 
 impl Client {
-    /// A guard was dropped: frees the hold in the background (C14).
+    /// A guard was dropped: frees the hold in the background ([C14](crate::contract#c14)).
     pub(crate) fn drop_hold(self: &Arc<Self>, entry: &Arc<Entry>) {
         self.ensure_rooms();
         let _ = self.leave(entry, Leaving::Dropped);
@@ -29,14 +29,14 @@ impl Client {
             let heir = match self.ledger.leave(entry, how, self, self.clock.now()) {
                 Left::PassedOn(heir) => heir,
                 Left::Resting | Left::ToOtherReaders => return None,
-                // What became of a hold that was passed on before is no matter of the caller's.
+                // The caller's own stay ended in order when the hold was passed on. What befell the hold after that is not what it asks.
                 Left::Inside { .. } | Left::Lost if passed_on => return None,
                 left => return Some(left),
             };
             passed_on = true;
             match heir.take(Guard::new(self.clone(), entry.clone(), false)) {
                 Ok(()) => return None,
-                // It has gone away meanwhile, and leaves the hold as it came.
+                // The heir's future was dropped after it had been chosen: nobody has the hold, so it is left once more, for the next in line.
                 Err(guard) => guard.forget(),
             }
         }

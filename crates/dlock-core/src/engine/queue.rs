@@ -44,7 +44,7 @@ pub(crate) trait Hold: Debug {
 
 #[derive(Debug)]
 pub(crate) struct Queue<H: Hold> {
-    /// A line exists while somebody has the turn, so an idle name costs nothing (C16).
+    /// A line exists while somebody has the turn, so an idle name costs nothing ([C16](crate::contract#c16)).
     lines: Mutex<HashMap<Name, Line<H>>>,
     /// The tasks that ask the store past the lines. Locked after them.
     past: PastTheLines,
@@ -287,7 +287,7 @@ impl<H: Hold> Queue<H> {
             }
         }
         line.turns = line.turns.saturating_sub(1);
-        // Who got in together with others shows that there is room for more of them; else one follows one.
+        // A reader or permit that was granted beside others shows that there is room, so several ask at once; else one asks at a time.
         let together = granted && line.company == Company::Together;
         line.admit(if together || line.turns == 0 {
             SIDE_BY_SIDE

@@ -77,7 +77,7 @@ pub(super) async fn renew(client: Arc<Client>, entries: Vec<(Arc<Entry>, u32)>) 
     extended
 }
 
-/// Not a loss: the lease has not passed yet (C10).
+/// Not a loss: the lease has not passed yet ([C10](crate::contract#c10)).
 fn failed(client: &Client, entry: &Arc<Entry>, trip: u32, error: &Error) {
     client.ledger.count(Event::RenewalFailed, entry);
     tracing::debug!(name = %entry.name(), %error, "renewal failed, trying again");
@@ -155,7 +155,8 @@ pub(super) async fn give_back(
     entry: &Arc<Entry>,
     limit: Duration,
 ) -> Result<Released> {
-    // The store could know the hold by either mode. A refusal is no reason to keep it.
+    // After a downgrade without an answer the store may have the hold as a writer's or as a reader's, and a release must name the right one. If
+    // the store refuses the question for good, the release is tried all the same.
     if entry.is_downgrade_in_doubt()
         && let Err(error) = settle_downgrade(client, entry).await
         && error.is_retryable()

@@ -271,7 +271,7 @@ impl Acquire<'_> {
         if waiter.is_contended(self.now(), settings.trip_timeout) {
             Ok(Admission::Busy)
         } else {
-            // It has asked nothing itself.
+            // This task only stood in the local line and sent no request of its own, so it cannot hold the lock.
             Err(self.unanswered().with_held(HeldNow::No))
         }
     }

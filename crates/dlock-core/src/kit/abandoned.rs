@@ -16,10 +16,11 @@ static ABANDONED: Mutex<Abandoned> = Mutex::new(Abandoned::new());
 
 /// From now on this process makes no more requests for the attempt: [`refuse_abandoned`] sees to that.
 ///
-/// [`Backend::abandon`](crate::backend::Backend::abandon) must be final: nothing of the attempt may take effect after it (C13). A task or thread of it may
-/// just be about to send its request, though. Where the store itself can be told to refuse that (a tombstone), nothing else is needed. Elsewhere
-/// the backend calls this first thing in `abandon`, and [`refuse_abandoned`] in the same critical section, or on the same ordered connection, in which an
-/// attempt takes effect. Remembered for five minutes, for all clients of the process.
+/// [`Backend::abandon`](crate::backend::Backend::abandon) must be final: nothing of the attempt may take effect after it
+/// ([C13](crate::contract#c13)). A task or thread of it may just be about to send its request, though. Where the store itself can be told to refuse
+/// that (a tombstone), nothing else is needed. Elsewhere the backend calls this first thing in `abandon`, and [`refuse_abandoned`] in the same
+/// critical section, or on the same ordered connection, in which an attempt takes effect. Remembered for five minutes, for all clients of the
+/// process.
 ///
 /// ```
 /// use dlock_core::backend::AttemptId;

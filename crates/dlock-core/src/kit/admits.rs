@@ -4,7 +4,8 @@ use std::fmt::Display;
 
 use crate::{Error, ErrorKind, HeldNow, Mode, Result};
 
-/// Whether one more who wants `mode` may hold beside those who hold now (C1, C19): a writer alone, readers together, and permits of the same limit up to it.
+/// Whether one more who wants `mode` may hold beside those who hold now ([C1](crate::contract#c1), [C19](crate::contract#c19)): a writer alone,
+/// readers together, and permits of the same limit up to it.
 ///
 /// ```
 /// use dlock_core::Mode::{Exclusive, Permit, Shared};
@@ -30,7 +31,7 @@ pub fn admits(holders: impl IntoIterator<Item = Mode>, mode: Mode) -> bool {
     }
 }
 
-/// Everybody must give the same limit while a semaphore is in use (C19): `used` are those who hold and wait.
+/// Everybody must give the same limit while a semaphore is in use ([C19](crate::contract#c19)): `used` are those who hold and wait.
 ///
 /// # Errors
 ///

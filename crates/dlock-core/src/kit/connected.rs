@@ -92,7 +92,7 @@ impl<T: Clone, E: Clone + From<Error>> Connected<T, E> {
             Ok(connection) => {
                 *last = None;
                 let mut current = self.current();
-                // Closed meanwhile: it goes as it came.
+                // `close` was called while it was made: it is dropped, which ends it, and nobody gets it.
                 if self.is_closed() {
                     return Err(closed().into());
                 }

@@ -12,8 +12,8 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 ///
 /// This is what [`Backend::acquire`](crate::backend::Backend::acquire) does by itself, with `try_acquire` and the longest pause of
 /// [`Capabilities::wake_up`](crate::Capabilities::wake_up). A backend calls it where only some of its locks have no queue, or where a waiter asks another
-/// question than a `try_acquire` does. Each question has the request's trip time-out, a grant counts from before it was sent (C7), and a `Busy` that says
-/// when to ask again is heeded.
+/// question than a `try_acquire` does. Each question has the request's trip time-out, a grant counts from before it was sent
+/// ([C7](crate::contract#c7)), and a `Busy` that says when to ask again is heeded.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -71,7 +71,7 @@ where
     }
 }
 
-/// One question to the store, within the trip time-out, whose lease counts from before it was sent (C7).
+/// One question to the store, within the trip time-out, whose lease counts from before it was sent ([C7](crate::contract#c7)).
 pub(crate) async fn within_a_trip(
     request: &Request,
     attempt: impl Future<Output = Result<Outcome>>,

@@ -48,7 +48,7 @@ pub fn closed() -> Error {
     )
 }
 
-/// The store gave the lock, and said so when the lease was over already (C7). What it gave may still be there: a backend returns the error as it is,
+/// The store gave the lock, and said so when the lease was over already ([C7](crate::contract#c7)). What it gave may still be there: a backend returns the error as it is,
 /// and core undoes the attempt.
 pub fn too_late(lease: Duration) -> Error {
     Error::new(
@@ -60,7 +60,7 @@ pub fn too_late(lease: Duration) -> Error {
     .with_held(HeldNow::Unknown)
 }
 
-/// A request of an attempt that was abandoned before: it must not take effect any more (C13).
+/// A request of an attempt that was abandoned before: it must not take effect any more ([C13](crate::contract#c13)).
 pub fn abandoned() -> Error {
     Error::new(
         ErrorKind::Store,

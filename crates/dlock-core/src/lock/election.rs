@@ -57,6 +57,17 @@ impl Election {
     }
 
     /// Sets how often [`observe`](Election::observe) looks. Default: every second.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let election = locks.election("scheduler")?.look_every(Duration::from_millis(200));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn look_every(mut self, interval: Duration) -> Self {
         self.look_every = interval.max(Duration::from_millis(1));
@@ -64,6 +75,23 @@ impl Election {
     }
 
     /// Waits until elected. The guard is the leadership: it has the token and the loss signal, and releasing it resigns.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// # async fn lead(token: Option<dlock_core::FencingToken>) {}
+    /// let election = locks.election("scheduler")?;
+    /// let leadership = election.campaign("10.0.0.7:8080").await?;
+    /// tokio::select! {
+    ///     () = lead(leadership.token()) => {}
+    ///     reason = leadership.lost() => println!("deposed: {reason}"), // stop at once, and campaign again
+    /// }
+    /// leadership.release().await?; // resigns
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -81,6 +109,19 @@ impl Election {
 
     /// Becomes the leader if there is none; `None` when there is one.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let election = locks.election("scheduler")?;
+    /// let leadership = election.try_campaign("10.0.0.7:8080").await?;
+    /// assert!(leadership.is_some());
+    /// assert!(election.try_campaign("10.0.0.8:8080").await?.is_none()); // there is a leader: follow it
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`campaign`](Election::campaign), but for waiting.
@@ -89,6 +130,20 @@ impl Election {
     }
 
     /// Waits at most `limit` to be elected; `None` when another still led then.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let election = locks.election("scheduler")?;
+    /// let leadership = election.campaign("10.0.0.7:8080").await?;
+    /// let second = election.campaign_within(Duration::from_millis(10), "10.0.0.8:8080").await?;
+    /// assert!(second.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -108,6 +163,21 @@ impl Election {
     }
 
     /// The leader now; `None` when there is none. Who holds the name in another way, as a reader or with a permit, does not lead.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let election = locks.election("scheduler")?;
+    /// assert!(election.leader().await?.is_none());
+    /// let leadership = election.campaign("10.0.0.7:8080").await?;
+    /// let leader = election.leader().await?.expect("one was elected");
+    /// assert_eq!(leader.value, "10.0.0.7:8080");
+    /// assert_eq!(leader.token, leadership.token());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -129,6 +199,23 @@ impl Election {
     /// looks at intervals, so a reign shorter than one can be missed.
     ///
     /// An error does not end the stream: it looks again, and tells what it sees then.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # use futures::StreamExt;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let election = locks.election("scheduler")?;
+    /// let mut leaders = std::pin::pin!(election.observe());
+    /// assert_eq!(leaders.next().await.unwrap()?, None); // the state of now comes first
+    /// let leadership = election.campaign("10.0.0.7:8080").await?;
+    /// let leader = leaders.next().await.unwrap()?.expect("a leader");
+    /// println!("send the work to {}", leader.value);
+    /// # assert_eq!(leader.value, "10.0.0.7:8080");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn observe(&self) -> impl Stream<Item = Result<Option<Leader>>> + Send + use<> {
         let view = View {
             election: self.clone(),
@@ -142,6 +229,16 @@ impl Election {
     }
 
     /// The election's name.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// assert_eq!(locks.election("scheduler")?.name().as_str(), "scheduler");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn name(&self) -> &crate::Name {
         &self.spec.name
     }

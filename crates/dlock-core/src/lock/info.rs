@@ -28,6 +28,18 @@ impl LockInfo {
     }
 
     /// Whether anybody holds it.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let guard = locks.mutex("stock:42")?.lock().await?;
+    /// assert!(locks.inspect("stock:42").await?.is_locked());
+    /// assert!(!locks.inspect("stock:7").await?.is_locked()); // a lock that nobody uses is free
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_locked(&self) -> bool {
         !self.holders.is_empty()
     }

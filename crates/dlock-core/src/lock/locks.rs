@@ -1,17 +1,17 @@
+mod builder;
+mod inspect;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::builder::LocksBuilder;
+use crate::backend::IntoBackend;
 use crate::engine::client::Client;
-use crate::engine::rooms::Rooms;
 use crate::engine::spec::LockSpec;
 use crate::lock::settings::ResolvedSettings;
-use crate::name::check_text;
-use tokio::runtime::Handle;
-
-use crate::backend::{Backend, IntoBackend};
 use crate::{
-    Capabilities, Capability, Clock, Election, LockInfo, Mode, MultiLock, Mutex, Name, Operation,
-    Result, RwLock, Semaphore, Settings, Stats, SystemClock,
+    Capabilities, Capability, Election, Mode, MultiLock, Mutex, Name, Operation, Result, RwLock,
+    Semaphore, Settings, Stats,
 };
 
 /// A client of one store: where locks come from.
@@ -45,6 +45,12 @@ pub struct Locks {
 impl Locks {
     /// A client with the default [`Settings`].
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// # Ok::<(), dlock_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// When the defaults do not fit the store; use [`builder`](Locks::builder) then.
@@ -53,15 +59,18 @@ impl Locks {
     }
 
     /// A client with settings of your own.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use dlock_core::{Capability, Locks, Settings};
+    /// let locks = Locks::builder(dlock_memory::MemoryBackend::new())
+    ///     .settings(Settings::new().lease(Duration::from_secs(10)))
+    ///     .require(&[Capability::Fencing]) // an error instead of a lock without tokens
+    ///     .build()?;
+    /// # Ok::<(), dlock_core::Error>(())
+    /// ```
     pub fn builder<Kind>(backend: impl IntoBackend<Kind>) -> LocksBuilder {
-        LocksBuilder {
-            backend: backend.into_backend(),
-            clock: Arc::new(SystemClock),
-            settings: Settings::new(),
-            required: Vec::new(),
-            runtime: None,
-            standby: true,
-        }
+        LocksBuilder::new(backend.into_backend())
     }
 
     /// The same client with other settings: connections, tasks and statistics are shared. What `settings` does not set stays as this
@@ -95,6 +104,16 @@ impl Locks {
     }
 
     /// What was set for this client; what was not has its default.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use dlock_core::{Locks, Settings};
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let quick = locks.with(Settings::new().lease(Duration::from_secs(5)))?;
+    /// assert_eq!(quick.settings().asked_lease(), Some(Duration::from_secs(5)));
+    /// assert_eq!(locks.settings().asked_lease(), None); // has the default
+    /// # Ok::<(), dlock_core::Error>(())
+    /// ```
     pub fn settings(&self) -> &Settings {
         &self.given
     }
@@ -112,6 +131,16 @@ impl Locks {
 
     /// A lock for one holder at a time. Nothing is sent.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let guard = locks.mutex("stock:42")?.lock().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When the name is not a [`Name`].
@@ -121,6 +150,16 @@ impl Locks {
 
     /// A lock for many readers or one writer. Nothing is sent. A writer excludes a [`Mutex`] of the same name.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let reader = locks.rw_lock("catalogue")?.read().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When the name is not a [`Name`], or the store has no shared mode.
@@ -129,6 +168,16 @@ impl Locks {
     }
 
     /// A lock for at most `limit` holders at a time. Nothing is sent.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let permit = locks.semaphore("licences", 3)?.acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -146,6 +195,16 @@ impl Locks {
 
     /// Several locks as one: all or nothing. Nothing is sent.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let both = locks.multi(["account:1", "account:2"])?.lock().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When a name is not a [`Name`], or there are none.
@@ -156,6 +215,16 @@ impl Locks {
 
     /// An election: its leader is whoever holds the exclusive lock of this name. Nothing is sent.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let leadership = locks.election("scheduler")?.campaign("10.0.0.7:8080").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When the name is not a [`Name`], or the store cannot be inspected.
@@ -165,81 +234,20 @@ impl Locks {
         Ok(Election::new(spec))
     }
 
-    /// Who holds a lock and who waits for it.
-    ///
-    /// # Errors
-    ///
-    /// When the store cannot be asked, or cannot tell.
-    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
-        let name = Name::new(name)?;
-        self.trip(Operation::Inspect, self.client.backend.inspect(&name))
-            .await
-    }
-
-    /// All locks held in the store whose name starts with `prefix`, sorted by name. An empty prefix lists all.
-    ///
-    /// On Redis, Redlock, etcd and ZooKeeper, which answer in many parts, it takes as long as the store goes on answering; elsewhere the
-    /// whole has [`trip_timeout`](crate::Settings::trip_timeout).
-    ///
-    /// # Errors
-    ///
-    /// When the store cannot be asked, or cannot tell.
-    pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>> {
-        let prefix = prefix.as_ref();
-        check_text("a prefix", prefix, Name::MAX_BYTES)?;
-        let backend = &self.client.backend;
-        let list = backend.list(prefix);
-        if backend.bounds_trips_of_list() {
-            return self.client.answer(Operation::List, list).await;
-        }
-        self.trip(Operation::List, list).await
-    }
-
-    /// Frees a lock by force, whoever holds it; `true` when somebody did.
-    ///
-    /// The holder is told with its next renewal at the latest, and may be at work until then: only the fencing token protects the
-    /// resource from it.
-    ///
-    /// # Errors
-    ///
-    /// When the store did not confirm.
-    pub async fn break_lock(&self, name: impl AsRef<str>) -> Result<bool> {
-        let name = Name::new(name)?;
-        // What this client holds must not be passed on, be joined or linger after it was broken.
-        let now = self.client.clock.now();
-        if let Some(hold) = self.client.queue.holder(&name, now) {
-            hold.is_not_passed_on();
-        }
-        self.client.ledger.nobody_joins(&name);
-        let broken = self
-            .trip(Operation::Break, async {
-                let resting = self.client.queue.resting(&name);
-                let lingered = resting.is_some();
-                if let Some(resting) = resting {
-                    self.client.end_rest(&resting).await?;
-                }
-                let broken = self.client.backend.break_lock(&name).await?;
-                Ok(broken || lingered)
-            })
-            .await;
-        // Once more, for a reader that was granted meanwhile.
-        self.client.ledger.nobody_joins(&name);
-        let broken = broken?;
-        if broken {
-            tracing::warn!(%name, backend = self.client.backend_name(), "lock broken by force");
-        }
-        Ok(broken)
-    }
-
-    async fn trip<T>(
-        &self,
-        operation: Operation,
-        trip: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        self.client.query(&self.settings, operation, trip).await
-    }
-
     /// What this client has done so far, and what it holds now.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// locks.mutex("stock:42")?.lock().await?.release().await?;
+    /// let stats = locks.stats();
+    /// assert_eq!((stats.acquired, stats.held), (1, 0));
+    /// println!("{} acquires, half of them within {:?}", stats.acquired, stats.wait.p50);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn stats(&self) -> Stats {
         let counts = self.client.ledger.counts();
         let mut stats = self.client.ledger.stats.snapshot();
@@ -249,16 +257,41 @@ impl Locks {
     }
 
     /// What the store can do.
+    ///
+    /// ```
+    /// # use dlock_core::{Capability, Locks};
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// if !locks.capabilities().has(Capability::NetworkWide) {
+    ///     println!("another machine is not kept out: {:?}", locks.capabilities().reach);
+    /// }
+    /// # assert!(!locks.capabilities().has(Capability::NetworkWide));
+    /// # Ok::<(), dlock_core::Error>(())
+    /// ```
     pub fn capabilities(&self) -> &Capabilities {
         self.client.backend.capabilities()
     }
 
     /// Which store this is, without secrets.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # let locks = Locks::new(dlock_memory::Config::from_url("memory:shop")?.connect())?;
+    /// assert_eq!(locks.identity(), "memory:shop");
+    /// # Ok::<(), dlock_core::Error>(())
+    /// ```
     pub fn identity(&self) -> &str {
         self.client.backend.identity()
     }
 
     /// How long a hold lasts without a renewal.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use dlock_core::Locks;
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// assert_eq!(locks.lease(), Duration::from_secs(30));
+    /// # Ok::<(), dlock_core::Error>(())
+    /// ```
     pub fn lease(&self) -> Duration {
         self.settings.lease
     }
@@ -268,85 +301,25 @@ impl Locks {
     ///
     /// Closing twice is harmless: a second call finishes what one that was dropped or failed has left.
     ///
+    /// ```
+    /// # use dlock_core::{ErrorKind, Locks};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let guard = locks.mutex("stock:42")?.lock().await?;
+    /// locks.close().await?; // at the end of the program: nothing stays in the store
+    /// assert!(!guard.is_held());
+    /// let error = locks.mutex("stock:42")?.lock().await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Closed);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When the store did not confirm everything within the [`retry_unreachable_for`](Settings::retry_unreachable_for) patience and a trip; what is left ends with
     /// its lease, or with the session.
     pub async fn close(&self) -> Result<()> {
         self.client.close(&self.settings).await
-    }
-}
-
-/// Makes a [`Locks`] with settings, a clock and requirements of your own.
-#[derive(Debug)]
-#[must_use = "nothing happens until `build`"]
-pub struct LocksBuilder {
-    backend: Arc<dyn Backend>,
-    clock: Arc<dyn Clock>,
-    settings: Settings,
-    required: Vec<Capability>,
-    runtime: Option<Handle>,
-    standby: bool,
-}
-
-impl LocksBuilder {
-    /// Sets the settings.
-    pub fn settings(mut self, settings: Settings) -> Self {
-        self.settings = settings;
-        self
-    }
-
-    /// Replaces the clock, for tests with a paused one.
-    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = clock;
-        self
-    }
-
-    /// Where the background work of this client runs: renewals, losses, clean-up. Default: the runtime of the first call.
-    ///
-    /// Whatever runtime it is, a thread of dlock's own takes over when that runtime has ended, is blocked or is not driven.
-    pub fn runtime(mut self, runtime: Handle) -> Self {
-        self.runtime = Some(runtime);
-        self
-    }
-
-    /// Whether that thread stands by. Default: yes, one for all clients of the process, which sleeps most of the time.
-    ///
-    /// Without it a hold lives only as long as the runtime of its client is driven: for programs that want no thread, and for tests
-    /// that play the death of a process.
-    pub fn standby(mut self, on: bool) -> Self {
-        self.standby = on;
-        self
-    }
-
-    /// Refuses a store that lacks one of these.
-    pub fn require(mut self, needed: &[Capability]) -> Self {
-        self.required.extend_from_slice(needed);
-        self
-    }
-
-    /// Checks everything and makes the client. Nothing is sent.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) when something required is missing, and
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a setting out of its range.
-    pub fn build(self) -> Result<Locks> {
-        let capabilities = self.backend.capabilities();
-        capabilities.require(&self.required)?;
-        let backend = capabilities.backend;
-        let settings = self
-            .settings
-            .check(capabilities)
-            .map_err(|error| error.context(backend, Operation::Configure, None))?;
-        Ok(Locks {
-            client: Client::new(
-                self.backend,
-                self.clock,
-                Rooms::new(self.runtime, self.standby),
-            ),
-            given: Arc::new(self.settings),
-            settings: Arc::new(settings),
-        })
     }
 }

@@ -1,24 +1,19 @@
-use std::sync::Arc;
+mod take;
+
 use std::time::Duration;
 
+use self::take::wait_within;
+pub(super) use self::take::{take_all, wait_for_all};
 use super::mutex::run_with;
-use crate::backend::random_between;
 use crate::engine::spec::{LockSpec, Patience};
-use crate::{
-    Clock, Error, ErrorKind, Guard, HeldNow, Moment, Mutex, Operation, Owner, Released, Result,
-};
-
-/// Who holds some members waits so long for the next before it gives them back: between half of it and all of it.
-const WAIT_WITH_OTHERS: Duration = Duration::from_secs(1);
-/// What a member may still take when the limit has passed while an earlier one was waited for.
-const LAST_CHANCE: Duration = Duration::from_millis(20);
+use crate::{Error, Guard, Mutex, Owner, Result};
 
 /// Several locks as one: all or nothing, of one store or of several.
 ///
 /// Made by [`Locks::multi`](crate::Locks::multi), or from mutexes of different clients with [`MultiLock::new`]. The guard is good
 /// while all of them are. If one cannot be had, those that were taken are given back.
 ///
-/// Members are taken in an order that does not depend on who specs, by store and name. Where two processes know a store under
+/// Members are taken in an order that does not depend on who asks, by store and name. Where two processes know a store under
 /// different names, their orders differ; so nobody waits for ever while holding: a member that is not had within a second
 /// makes the others free, is then waited for alone, and the others are taken after it.
 ///
@@ -46,9 +41,23 @@ pub struct MultiLock {
 impl MultiLock {
     /// Joins mutexes; a lock that is named twice counts once.
     ///
+    /// ```
+    /// # use dlock_core::{Locks, MultiLock};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let (here, there) = (dlock_memory::MemoryBackend::new(), dlock_memory::MemoryBackend::new());
+    /// let warehouse = Locks::new(here)?;
+    /// let shop = Locks::new(there)?; // another store
+    /// let both = MultiLock::new([warehouse.mutex("item:42")?, shop.mutex("item:42")?])?;
+    /// let guard = both.lock().await?;
+    /// assert_eq!(guard.tokens().len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] when there are none.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when there are none.
     pub fn new(mutexes: impl IntoIterator<Item = Mutex>) -> Result<Self> {
         let mut members: Vec<Mutex> = mutexes.into_iter().collect();
         if members.is_empty() {
@@ -63,15 +72,42 @@ impl MultiLock {
 
     /// Waits for all of them.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let both = locks.multi(["account:1", "account:2"])?;
+    /// let guard = both.lock().await?; // another who names them the other way round does not wait for us for ever
+    /// assert!(locks.mutex("account:2")?.is_locked().await?);
+    /// guard.release().await?; // both
+    /// assert!(!locks.mutex("account:2")?.is_locked().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`Mutex::lock`], naming the member that failed. The shortest `wait_at_most` of the members' settings holds for
-    /// all of them together. [`Error::held_now`] is [`HeldNow::Unknown`] when a member that was had could not be given back yet.
+    /// all of them together. [`Error::held_now`] is [`HeldNow::Unknown`](crate::HeldNow::Unknown) when a member that was had could not be given back yet.
     pub async fn lock(&self) -> Result<Guard> {
         wait_for_all(&self.specs()).await
     }
 
     /// Takes all of them if all are free; `None` when one is held by others.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let second = locks.mutex("account:2")?.lock().await?;
+    /// let both = locks.multi(["account:1", "account:2"])?;
+    /// assert!(both.try_lock().await?.is_none());
+    /// assert!(!locks.mutex("account:1")?.is_locked().await?); // the one that was free was given back
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -82,6 +118,22 @@ impl MultiLock {
 
     /// Waits at most `limit` for all of them together; `None` when one was still held by others. The limit is kept also when a
     /// store hangs, and also while members are given back.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let both = locks.multi(["account:1", "account:2"])?;
+    /// let Some(guard) = both.lock_within(Duration::from_secs(2)).await? else {
+    ///     println!("one of the accounts is in use: try later");
+    ///     return Ok(());
+    /// };
+    /// # guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -96,6 +148,19 @@ impl MultiLock {
 
     /// Does the work while all are held, as [`Mutex::run`].
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// # async fn transfer(cents: u32) -> u32 { cents }
+    /// let both = locks.multi(["account:1", "account:2"])?;
+    /// let moved = both.run(async |_| transfer(500).await).await?;
+    /// # assert_eq!(moved, 500);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`Mutex::run`].
@@ -105,6 +170,8 @@ impl MultiLock {
 
     /// Does the work if all are free; `None` otherwise.
     ///
+    /// Used as [`Mutex::try_run`], which has an example.
+    ///
     /// # Errors
     ///
     /// As for [`Mutex::try_run`].
@@ -113,6 +180,8 @@ impl MultiLock {
     }
 
     /// Does the work after a wait of at most `limit`; `None` when it was in vain.
+    ///
+    /// Used as [`Mutex::run_within`], which has an example.
     ///
     /// # Errors
     ///
@@ -127,6 +196,18 @@ impl MultiLock {
 
     /// Whether anybody holds one of them, as the stores see it now.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let both = locks.multi(["account:1", "account:2"])?;
+    /// let first = locks.mutex("account:1")?.lock().await?;
+    /// assert!(both.is_locked().await?); // one is enough
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When a store cannot be asked, or cannot tell.
@@ -140,6 +221,19 @@ impl MultiLock {
     }
 
     /// The same locks for an owner, who can enter them again while holding them.
+    ///
+    /// ```
+    /// # use dlock_core::{Locks, Owner};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let owner = Owner::new();
+    /// let first = locks.mutex("account:1")?.owned_by(owner).lock().await?;
+    /// let both = locks.multi(["account:1", "account:2"])?.owned_by(owner);
+    /// let guard = both.lock().await?; // enters the first again, and takes the second
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
         for member in &mut self.members {
@@ -149,6 +243,18 @@ impl MultiLock {
     }
 
     /// The locks, in the order in which they are taken.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let both = locks.multi(["account:2", "account:1"])?;
+    /// let names: Vec<_> = both.members().iter().map(|member| member.name().as_str()).collect();
+    /// assert_eq!(names, ["account:1", "account:2"]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn members(&self) -> &[Mutex] {
         &self.members
     }
@@ -161,177 +267,4 @@ impl MultiLock {
 /// By store, then by name.
 fn key(mutex: &Mutex) -> (&str, &str) {
     (mutex.spec.client.backend.identity(), mutex.name())
-}
-
-/// Waits as long as the settings of the members allow.
-pub(crate) async fn wait_for_all(specs: &[&LockSpec]) -> Result<Guard> {
-    let limit = specs
-        .iter()
-        .filter_map(|spec| spec.settings.wait_at_most)
-        .min();
-    let guard = match limit {
-        Some(limit) if limit.is_zero() => take_all(specs, None).await?,
-        limit => wait_within(specs, limit).await?,
-    };
-    guard.ok_or_else(|| {
-        let limit = limit.unwrap_or_default();
-        Error::new(
-            ErrorKind::Busy,
-            format!("not all locks were free within {limit:?}: try later, or wait longer"),
-        )
-        .with_operation(Operation::Acquire)
-    })
-}
-
-/// Waits for one member while holding nothing, then for the others a short while each; who is not had is waited for next.
-async fn wait_within(specs: &[&LockSpec], limit: Option<Duration>) -> Result<Option<Guard>> {
-    let Some(clock) = specs.first().map(|spec| spec.client.clock.clone()) else {
-        return Err(no_members());
-    };
-    // The clock of the first member counts for all: clients may have different ones only in tests.
-    let deadline = limit.map_or(Moment::NEVER, |limit| clock.now() + limit);
-    let mut first = 0;
-    let mut unconfirmed = false;
-    loop {
-        let order = (first..specs.len()).chain(0..first);
-        let mut held = Held::new(specs.len(), clock.clone(), deadline);
-        let mut missing = None;
-        let mut trouble = None;
-        for index in order {
-            let Some(spec) = specs.get(index) else {
-                continue;
-            };
-            let now = clock.now();
-            let at_least = LAST_CHANCE / u32::try_from(specs.len()).unwrap_or(u32::MAX);
-            let left = deadline.since(now).max(at_least);
-            let patience = match held.guards.is_empty() {
-                true if deadline == Moment::NEVER => Patience::Forever,
-                true => Patience::Within(left),
-                false => {
-                    let wait = random_between(WAIT_WITH_OTHERS / 2, WAIT_WITH_OTHERS);
-                    Patience::Within(wait.min(left))
-                }
-            };
-            match spec.acquire(patience, &spec.settings.label).await {
-                Ok(Some(guard)) => held.guards.push(guard),
-                Ok(None) => {
-                    missing = Some(index);
-                    break;
-                }
-                // The patience with a store in trouble is longer than a wait with others: it is waited for alone.
-                Err(error) if error.is_retryable() && !held.guards.is_empty() && now < deadline => {
-                    missing = Some(index);
-                    trouble = Some(error);
-                    break;
-                }
-                Err(error) => {
-                    let error = held.give_back_for(error).await;
-                    return Err(if unconfirmed {
-                        error.with_held(HeldNow::Unknown)
-                    } else {
-                        error
-                    });
-                }
-            }
-        }
-        let Some(missing) = missing else {
-            return held.join().map(Some);
-        };
-        unconfirmed |= !held.give_back().await;
-        if clock.now() >= deadline {
-            // A member out of reach is not busy (C5).
-            return match trouble {
-                Some(error) if unconfirmed => Err(error.with_held(HeldNow::Unknown)),
-                Some(error) => Err(error),
-                None => Ok(None),
-            };
-        }
-        first = missing;
-    }
-}
-
-/// Takes all of them without waiting for a holder.
-pub(crate) async fn take_all(
-    specs: &[&LockSpec],
-    deadline: Option<Moment>,
-) -> Result<Option<Guard>> {
-    let Some(clock) = specs.first().map(|spec| spec.client.clock.clone()) else {
-        return Err(no_members());
-    };
-    let mut held = Held::new(specs.len(), clock, deadline.unwrap_or(Moment::NEVER));
-    for spec in specs {
-        match spec.try_now().await {
-            Ok(Some(guard)) => held.guards.push(guard),
-            Ok(None) => {
-                held.give_back().await;
-                return Ok(None);
-            }
-            Err(error) => return Err(held.give_back_for(error).await),
-        }
-    }
-    held.join().map(Some)
-}
-
-fn no_members() -> Error {
-    Error::invalid("a multi-lock has no members")
-}
-
-/// The members that were had so far.
-struct Held {
-    guards: Vec<Guard>,
-    clock: Arc<dyn Clock>,
-    deadline: Moment,
-}
-
-impl Held {
-    fn new(most: usize, clock: Arc<dyn Clock>, deadline: Moment) -> Self {
-        Self {
-            guards: Vec::with_capacity(most),
-            clock,
-            deadline,
-        }
-    }
-
-    fn join(self) -> Result<Guard> {
-        let guard = Guard::join(self.guards).ok_or_else(no_members)?;
-        if guard.is_held() {
-            return Ok(guard);
-        }
-        Err(Error::new(
-            ErrorKind::TooLate,
-            "the first locks were lost while waiting for the last: use a longer lease",
-        )
-        .with_operation(Operation::Acquire))
-    }
-
-    /// Gives back what was had, within the caller's limit: what is not confirmed by then goes on in the background. Returns whether
-    /// all is free.
-    async fn give_back(self) -> bool {
-        let Some(guard) = Guard::join(self.guards) else {
-            return true;
-        };
-        // Nobody had the locks all together: they are for others, not for the next task of this client.
-        guard.not_passed_on();
-        let until = self.deadline.max(self.clock.now() + LAST_CHANCE);
-        tokio::select! {
-            biased;
-            released = guard.release() => match released {
-                Ok(found) => found != Released::Unknown,
-                Err(error) => {
-                    tracing::warn!(%error, "a member of a multi-lock could not be given back yet; that is tried again");
-                    false
-                }
-            },
-            () = self.clock.sleep_until(until) => false,
-        }
-    }
-
-    /// The error of the member that failed; it also tells whether another member may still be held.
-    async fn give_back_for(self, error: Error) -> Error {
-        if self.give_back().await || error.held_now() == HeldNow::Yes {
-            error
-        } else {
-            error.with_held(HeldNow::Unknown)
-        }
-    }
 }

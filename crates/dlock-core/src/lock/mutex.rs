@@ -32,7 +32,7 @@ use crate::{Guard, Name, Owner, Result};
 ///
 /// # Cancel safety
 ///
-/// Every method here may be dropped at any moment. What the store may have done by then is undone in the background (C13).
+/// Every method here may be dropped at any moment. What the store may have done by then is undone in the background ([C13](crate::contract#c13)).
 #[derive(Debug, Clone)]
 pub struct Mutex {
     pub(crate) spec: LockSpec,
@@ -47,6 +47,18 @@ impl Mutex {
     ///
     /// It waits for ever, or as long as [`Settings::wait_at_most`](crate::Settings::wait_at_most) says.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let guard = locks.mutex("stock:42")?.lock().await?;
+    /// // ... alone, until the guard is released or dropped ...
+    /// guard.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When the store cannot be reached for longer than [`Settings::retry_unreachable_for`](crate::Settings::retry_unreachable_for), refuses, or the
@@ -56,6 +68,23 @@ impl Mutex {
     }
 
     /// Takes the lock if it is free; `None` when others hold it. Never waits for a holder.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// # async fn tidy_up() {}
+    /// match locks.mutex("tidy-up")?.try_lock().await? {
+    ///     Some(guard) => {
+    ///         tidy_up().await;
+    ///         guard.release().await?;
+    ///     }
+    ///     None => println!("another is at it"), // an error would say that nobody can know
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -68,6 +97,21 @@ impl Mutex {
     ///
     /// The limit is kept also when the store hangs, to within 100 ms; then the result is an error, since nobody knows whether
     /// the lock was held.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let mutex = locks.mutex("stock:42")?;
+    /// let guard = mutex.lock_within(Duration::from_secs(2)).await?;
+    /// assert!(guard.is_some()); // nobody else had it
+    /// let too_long = mutex.lock_within(Duration::from_millis(10)).await?;
+    /// assert!(too_long.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -130,6 +174,21 @@ impl Mutex {
 
     /// As [`try_run`](Mutex::try_run), after a wait of at most `limit`.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// # async fn sell_one() -> u32 { 1 }
+    /// let stock = locks.mutex("stock:42")?;
+    /// let sold = stock.run_within(Duration::from_secs(2), async |_| sell_one().await).await?;
+    /// println!("{}", if sold.is_some() { "sold" } else { "many people want this one: try again" });
+    /// # assert_eq!(sold, Some(1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`lock_within`](Mutex::lock_within), and `Lost` as for [`run`](Mutex::run).
@@ -142,6 +201,20 @@ impl Mutex {
     }
 
     /// The same lock for an owner, who can enter it again while holding it.
+    ///
+    /// ```
+    /// # use dlock_core::{Locks, Owner};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let (mine, other) = (Owner::new(), Owner::new());
+    /// let stock = locks.mutex("stock:42")?.owned_by(mine);
+    /// let outer = stock.lock().await?;
+    /// assert!(stock.try_lock().await?.is_some()); // entered again
+    /// assert!(stock.clone().owned_by(other).try_lock().await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
         self.spec.owner = Some(owner);
@@ -149,6 +222,19 @@ impl Mutex {
     }
 
     /// Whether anybody holds the lock, as the store sees it now. The answer may be old when it arrives.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let nightly = locks.mutex("nightly")?;
+    /// println!("the nightly job {}", if nightly.is_locked().await? { "runs" } else { "does not run" });
+    /// // To decide whether to run it is what `try_lock` is for: between this answer and the next step anybody may take the lock.
+    /// # assert!(!nightly.is_locked().await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -159,6 +245,19 @@ impl Mutex {
 
     /// Whether this lock's [`Owner`], or the owner of the scope we are in, holds it now, so that another acquire would enter it
     /// again. Asks nobody. Without an owner nobody can enter again, and the answer is no.
+    ///
+    /// ```
+    /// # use dlock_core::{Locks, Owner};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let stock = locks.mutex("stock:42")?.owned_by(Owner::new());
+    /// assert!(!stock.is_owned());
+    /// let guard = stock.lock().await?;
+    /// assert!(stock.is_owned());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_owned(&self) -> bool {
         let owner = self.spec.owner.or_else(Owner::current);
         let now = self.spec.client.clock.now();
@@ -166,6 +265,17 @@ impl Mutex {
     }
 
     /// The lock's name.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let stock = locks.mutex("stock:42")?;
+    /// assert_eq!(stock.name().as_str(), "stock:42");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn name(&self) -> &Name {
         &self.spec.name
     }

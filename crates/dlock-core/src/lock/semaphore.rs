@@ -40,6 +40,20 @@ impl Semaphore {
 
     /// Waits for a permit.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// # async fn render() {}
+    /// let licences = locks.semaphore("licences", 3)?;
+    /// let permit = licences.acquire().await?; // waits while three others have one
+    /// render().await;
+    /// permit.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`Mutex::lock`](crate::Mutex::lock), and `Conflict` for another limit than the one in use.
@@ -48,6 +62,18 @@ impl Semaphore {
     }
 
     /// Takes a permit if one is free; `None` otherwise.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let licences = locks.semaphore("licences", 1)?;
+    /// let permit = licences.acquire().await?;
+    /// assert!(licences.try_acquire().await?.is_none()); // all are taken
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -58,6 +84,19 @@ impl Semaphore {
 
     /// Waits at most `limit` for a permit.
     ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let licences = locks.semaphore("licences", 1)?;
+    /// let permit = licences.acquire().await?;
+    /// assert!(licences.acquire_within(Duration::from_millis(10)).await?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`acquire`](Semaphore::acquire).
@@ -66,6 +105,19 @@ impl Semaphore {
     }
 
     /// Does the work with a permit, as [`Mutex::run`](crate::Mutex::run).
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// # async fn call_the_partner() -> u32 { 200 }
+    /// let partner = locks.semaphore("partner-api", 5)?; // five calls at a time, of all our machines together
+    /// let answer = partner.run(async |_| call_the_partner().await).await?;
+    /// # assert_eq!(answer, 200);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -76,6 +128,21 @@ impl Semaphore {
 
     /// Does the work with a permit if one is free; `None` otherwise.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// # async fn call_the_partner() -> u32 { 200 }
+    /// let partner = locks.semaphore("partner-api", 5)?;
+    /// match partner.try_run(async |_| call_the_partner().await).await? {
+    ///     Some(answer) => println!("{answer}"),
+    ///     None => println!("429: five calls are under way"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`Mutex::try_run`](crate::Mutex::try_run).
@@ -84,6 +151,8 @@ impl Semaphore {
     }
 
     /// Does the work with a permit after a wait of at most `limit`; `None` when it was in vain.
+    ///
+    /// Used as [`Mutex::run_within`](crate::Mutex::run_within), which has an example.
     ///
     /// # Errors
     ///
@@ -101,6 +170,19 @@ impl Semaphore {
     /// Two who each have a part of what they want do not wait for each other for ever: who does not get the rest in a while gives
     /// back what it has, and begins anew.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let memory = locks.semaphore("gigabytes", 8)?;
+    /// let large = memory.acquire_many(6).await?; // one guard for six permits
+    /// assert_eq!(memory.available_permits().await?, 2);
+    /// assert!(memory.acquire_many(9).await.is_err()); // there will never be so many
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As for [`acquire`](Semaphore::acquire), and [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for none or more than there
@@ -111,6 +193,19 @@ impl Semaphore {
     }
 
     /// Takes several permits if so many are free; `None` otherwise.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let memory = locks.semaphore("gigabytes", 8)?;
+    /// let large = memory.acquire_many(6).await?;
+    /// assert!(memory.try_acquire_many(3).await?.is_none()); // and none of the two that are left was taken
+    /// assert!(memory.try_acquire_many(2).await?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
@@ -132,6 +227,19 @@ impl Semaphore {
 
     /// How many permits nobody holds, as the store sees it now. The answer may be old when it arrives.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let licences = locks.semaphore("licences", 3)?;
+    /// let permit = licences.acquire().await?;
+    /// println!("{} of {} are free", licences.available_permits().await?, licences.limit());
+    /// # assert_eq!(licences.available_permits().await?, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When the store cannot be asked, or cannot tell.
@@ -143,6 +251,19 @@ impl Semaphore {
 
     /// Whether anybody holds a permit, as the store sees it now.
     ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let licences = locks.semaphore("licences", 3)?;
+    /// assert!(!licences.is_locked().await?);
+    /// let permit = licences.acquire().await?;
+    /// assert!(licences.is_locked().await?); // by one at least; whether more get in tells `available_permits`
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When the store cannot be asked, or cannot tell.
@@ -151,6 +272,16 @@ impl Semaphore {
     }
 
     /// How many permits there are.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// assert_eq!(locks.semaphore("licences", 3)?.limit(), 3);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn limit(&self) -> u32 {
         match self.spec.mode {
             Mode::Permit { limit } => limit,
@@ -159,6 +290,16 @@ impl Semaphore {
     }
 
     /// The semaphore's name.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// assert_eq!(locks.semaphore("licences", 3)?.name().as_str(), "licences");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn name(&self) -> &Name {
         &self.spec.name
     }

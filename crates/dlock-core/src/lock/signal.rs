@@ -9,6 +9,31 @@ use crate::engine::entry::{Ending, Entry};
 use crate::{Clock, LossReason};
 
 /// Tells when a hold is lost, apart from the guard. Clones tell the same. It keeps neither the lock nor the client.
+///
+/// ```
+/// # use dlock_core::Locks;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), dlock_core::Error> {
+/// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+/// # async fn index(part: u32) {}
+/// let guard = locks.mutex("index")?.lock().await?;
+/// let mut workers = Vec::new();
+/// for part in 0..4 {
+///     let signal = guard.loss_signal(); // each worker has one, and the guard stays here
+///     workers.push(tokio::spawn(async move {
+///         tokio::select! {
+///             () = index(part) => true,
+///             _reason = signal.reason() => false,
+///         }
+///     }));
+/// }
+/// for worker in workers {
+///     assert!(worker.await.unwrap());
+/// }
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct LossSignal {
     pub(super) watched: Vec<Watched>,
@@ -58,6 +83,19 @@ impl Watched {
 
 impl LossSignal {
     /// Resolves with the reason when the hold is lost, or with `None` once it was released.
+    ///
+    /// ```
+    /// # use dlock_core::Locks;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let guard = locks.mutex("job")?.lock().await?;
+    /// let signal = guard.loss_signal();
+    /// guard.release().await?;
+    /// assert_eq!(signal.wait().await, None); // a release is no loss, and ends the wait
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn wait(&self) -> Option<LossReason> {
         let mut left: Vec<_> = self
             .watched
@@ -74,7 +112,22 @@ impl LossSignal {
         None
     }
 
-    /// Resolves with the reason when the hold is lost; never once it was released (C9).
+    /// Resolves with the reason when the hold is lost; never once it was released ([C9](crate::contract#c9)).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use dlock_core::{Locks, LossReason, Settings};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), dlock_core::Error> {
+    /// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+    /// let settings = Settings::new().max_hold(Duration::from_millis(50));
+    /// let guard = locks.with(settings)?.mutex("job")?.lock().await?;
+    /// let signal = guard.loss_signal();
+    /// std::mem::forget(guard); // by mistake: nobody renews or releases it any more
+    /// assert_eq!(signal.reason().await, LossReason::MaxHold);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn reason(&self) -> LossReason {
         match self.wait().await {
             Some(reason) => reason,

@@ -10,6 +10,24 @@ use crate::LossReason;
 use crate::sync::locked;
 
 /// What one client has done so far, and what it holds now.
+///
+/// ```
+/// # use dlock_core::Locks;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), dlock_core::Error> {
+/// # let locks = Locks::new(dlock_memory::MemoryBackend::new())?;
+/// let stock = locks.mutex("stock:42")?;
+/// let guard = stock.lock().await?;
+/// assert!(stock.try_lock().await?.is_none());
+///
+/// let stats = locks.stats();
+/// assert_eq!((stats.acquired, stats.busy, stats.held), (1, 1, 1));
+/// if stats.wait.p99 > std::time::Duration::from_secs(1) {
+///     println!("one in a hundred waits for longer than a second");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -51,6 +69,14 @@ pub struct Stats {
 }
 
 /// Lost holds by reason.
+///
+/// ```
+/// # let stats = dlock_core::Stats::default();
+/// if stats.losses.expired > 0 {
+///     println!("the store or this program was silent for longer than a lease");
+/// }
+/// assert_eq!(stats.losses.total(), 0);
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -75,6 +101,12 @@ impl Losses {
 }
 
 /// A distribution of times.
+///
+/// ```
+/// # let stats = dlock_core::Stats::default(); // locks.stats()
+/// let hold = stats.hold;
+/// println!("{} holds, {:?} in the mean, {:?} at most", hold.count, hold.mean, hold.max);
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

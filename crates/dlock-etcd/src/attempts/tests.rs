@@ -107,7 +107,7 @@ fn a_key_is_used_again_when_its_attempt_is_over_and_not_before() {
     attempts.over(first.attempt());
     assert_eq!(attempts.key(first.attempt()), None);
     assert_eq!(seat(&attempts, &third, 7).expect("a seat"), key);
-    // A word from the past changes nothing.
+    // The end of an attempt, told a second time after its key was given to another, does not take the key away.
     attempts.over(first.attempt());
     assert_eq!(attempts.key(third.attempt()), Some(key));
     attempts.over(second.attempt());

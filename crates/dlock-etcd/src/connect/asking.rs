@@ -102,7 +102,7 @@ fn entering(version: &str) -> Entering {
         return Entering::NotKnown;
     };
     let version: Version = (major, minor, patch);
-    // What came before a release has its number already.
+    // A version such as 3.6.0-rc.1 comes before 3.6.0, though its numbers are the same.
     let is_before = |release| version < release || (version == release && !rest.is_empty());
     let [.., last] = FIXED;
     let same_line = |fixed: &&Version| (fixed.0, fixed.1) == (version.0, version.1);

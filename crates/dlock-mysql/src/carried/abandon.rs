@@ -82,7 +82,7 @@ impl ConnectionLocks {
     }
 
     /// Breaks the mark, so that its holder cannot go on, ends its connection, and waits until the lock is free: as with any holder that did
-    /// not leave in order, that is when its last sign of life is good no more (C1).
+    /// not leave in order, that is when its last sign of life is good no more ([C1](dlock_core::contract#c1)).
     pub(super) async fn break_lock(&self, name: &Name) -> Result<bool, Trouble> {
         let limit = self.config.answer_timeout;
         let Some(seen) = self.break_mark(name, limit).await? else {

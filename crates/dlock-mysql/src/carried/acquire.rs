@@ -110,7 +110,8 @@ impl ConnectionLocks {
         let (mut connection, mut is_spare) = self.connection().await?;
         loop {
             let call_sign = CallSign::of(&connection);
-            // From here on `abandon` finds the connection, also when this future is dropped. One that came before has left its word.
+            // From here on `abandon` finds the connection, also when this future is dropped. An `abandon` that came before this found none, but
+            // has noted the attempt, which is therefore refused here.
             {
                 let mut attempts = self.attempts();
                 kit::refuse_abandoned(request.attempt())?;

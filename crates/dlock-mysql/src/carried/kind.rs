@@ -42,7 +42,8 @@ pub(super) struct Kind {
 
 #[derive(Debug)]
 pub(super) enum Locking {
-    /// A row that is locked by a transaction. What is written in it is undone with it, unless it is its last word.
+    /// A row that is locked by a transaction, which lasts as long as the hold. If the connection ends, the server rolls it back: so marks are
+    /// written on another connection, and only the release writes in it, with the commit that frees the row right behind.
     Row {
         is_free: String,
         grab: String,

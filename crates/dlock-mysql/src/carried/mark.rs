@@ -2,9 +2,9 @@
 //!
 //! The server frees a lock the moment its connection ends, and the holder learns of that with its next question. So a holder writes a mark, and
 //! clears it just before it gives the lock back. Whoever gets the lock and finds the mark of another one waits until that one's last sign of
-//! life, which must be older than the grant, is good no more (C1). Every change of a mark advances its stamp, and whoever changes another's
-//! mark names the stamp it saw: a late request of one who has lost the lock changes nothing. An owner is counted as gone only by who saw it
-//! *while it had the lock*; that there is none may have been seen before the grant, since the stamp proves that it is still so.
+//! life, which must be older than the grant, is good no more ([C1](dlock_core::contract#c1)). Every change of a mark advances its stamp, and whoever
+//! changes another's mark names the stamp it saw: a late request of one who has lost the lock changes nothing. An owner is counted as gone only by
+//! who saw it *while it had the lock*; that there is none may have been seen before the grant, since the stamp proves that it is still so.
 
 use std::time::Duration;
 

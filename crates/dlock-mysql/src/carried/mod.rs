@@ -1,7 +1,7 @@
 //! Modes `session` and `advisory`: a hold lives on a connection of its own.
 //!
 //! A sign of life of that connection makes the hold valid for [`Config::session_validity`](crate::Config::session_validity), counted from
-//! the moment the question was sent. Why that is enough for C1 is told in [`mark`].
+//! the moment the question was sent. Why that is enough for [C1](dlock_core::contract#c1) is told in [`mark`].
 //!
 //! # Words
 //!

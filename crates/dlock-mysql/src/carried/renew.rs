@@ -74,7 +74,8 @@ impl ConnectionLocks {
             .grab(&mut connection, &self.shared, name, NOW, limit);
         let is_live = |seen: &MarkRow| seen.is_live(hold.key);
         let Grab::Granted(_) = grab.await? else {
-            // Whoever has it may only have tried, or may not become its holder.
+            // Another client has the lock at the server, but holds nothing as long as the mark is ours: it may only have tried, or be about to give the
+            // lock back. While our mark is good, the renewal is tried again.
             let seen = self.look_from_outside(name, limit).await?;
             if !seen.as_ref().is_some_and(is_live) {
                 return Ok(false);

@@ -1,8 +1,8 @@
 //! How a waiter waits: in the server's queue, and for the time of a holder that did not leave in order.
 //!
 //! The server does not tell who waits in its queue. So each waiter takes one of a few named locks first, its *place*: a holder that would give way asks
-//! whether somebody else has one (C23). It goes with the waiter's connection, whatever ends that, and else with the hold that the waiter
-//! gets. When all places are taken somebody waits for certain, and whoever has none tries again now and then.
+//! whether somebody else has one ([C23](dlock_core::contract#c23)). It goes with the waiter's connection, whatever ends that, and else with the hold
+//! that the waiter gets. When all places are taken somebody waits for certain, and whoever has none tries again now and then.
 
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ impl ConnectionLocks {
     }
 
     /// Waits at the server. Now and then another connection asks whether the server still knows the waiter: a silent network must not make it
-    /// wait for ever (C5).
+    /// wait for ever ([C5](dlock_core::contract#c5)).
     pub(super) async fn queue(
         &self,
         request: &Request,

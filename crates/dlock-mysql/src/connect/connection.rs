@@ -156,7 +156,7 @@ impl Connection {
             let mut result = conn.query_iter(sql).await?;
             let mut answer = Answer::default();
             while !result.is_empty() || result.columns().is_some() {
-                // Of what the one before has told nothing stays.
+                // Only the rows of the last statement are the answer: those of an earlier one are given to `hears`, and dropped.
                 let heard = result.reduce(Vec::new(), |_, row: Row| {
                     let rows = rows_of(vec![row]);
                     rows.iter().for_each(&mut hears);

@@ -86,7 +86,7 @@ impl SharedConnections {
             let outcome = prepare.await;
             outcome.map_err(|trouble| trouble.about("checking what we may do").unsent())?;
         }
-        // The second call of a shared would be a mistake, and a harmless one.
+        // It is set once, when the backend connects; a second set would be refused, and the first list stay.
         let _ = self
             .pool
             .hot

@@ -25,7 +25,7 @@ pub(crate) enum AcquireReply {
         free_in: Option<Duration>,
         /// The last token given out: a later grant has a higher one.
         last: i64,
-        /// A request may still be under way, and must be refused when the attempt is given up (C13).
+        /// A request may still be under way, and must be refused when the attempt is given up ([C13](dlock_core::contract#c13)).
         stray: bool,
         /// Nobody at this server keeps the bell that the waiter named: who listens does so elsewhere.
         deaf: bool,
@@ -43,7 +43,7 @@ pub(crate) enum Wait<'a> {
     Listening(&'a str, i64),
 }
 
-/// Kept with a hold when a request for it may still be under way: the release must keep it from taking effect (C13).
+/// Kept with a hold when a request for it may still be under way: the release must keep it from taking effect ([C13](dlock_core::contract#c13)).
 #[derive(Debug)]
 pub(crate) struct Stray;
 

@@ -149,7 +149,7 @@ fn held(lease: Lease, stray: bool) -> Outcome {
 /// Takes a grant at its word, if that is safe without a further trip.
 ///
 /// The grant was made after the last question was answered, since its token is higher than the one seen then; so the lease counts from
-/// before that question was sent (C7). When that is long ago, it is better to ask and count anew.
+/// before that question was sent ([C7](dlock_core::contract#c7)). When that is long ago, it is better to ask and count anew.
 fn accept(request: &Request, entry: &InboxEntry<'_>, asked: Option<Asked>) -> Option<Lease> {
     let asked = asked?;
     let token = entry.granted();

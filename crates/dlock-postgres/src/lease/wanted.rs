@@ -1,4 +1,4 @@
-//! How a holder hears that others wait (C23): it leaves word in the lock's row, and whoever comes to wait tells its channel.
+//! How a holder hears that others wait ([C23](dlock_core::contract#c23)): it leaves word in the lock's row, and whoever comes to wait tells its channel.
 //!
 //! ```text
 //!   listen ──somebody waits───────────────────────────────────► wanted

@@ -178,7 +178,7 @@ impl SessionLocks {
     }
 
     /// Waits at the server. Now and then another connection asks whether the server still knows the waiter: a silent network must not make it
-    /// wait for ever, nor keep a lock that the server has given it without its knowledge (C5).
+    /// wait for ever, nor keep a lock that the server has given it without its knowledge ([C5](dlock_core::contract#c5)).
     async fn queue(
         &self,
         request: &Request,

@@ -1,4 +1,4 @@
-//! Outgoing is sent, and the way to whoever is responsible for it while a cluster moves its keys from node to node.
+//! What is sent, and the way to whoever is responsible for it while a cluster moves its keys from node to node.
 //!
 //! The client crate would follow a cluster's directions by itself, but it sends a request again also when a connection broke, and does not tell.
 //! So it is told to send everything once, and what comes after is decided here: only a request that was answered with "not here" or "not now"

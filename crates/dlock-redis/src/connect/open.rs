@@ -86,7 +86,7 @@ impl RedisLink {
             let trouble = trouble.about(&format!("sentinel {}", sentinel.with_port(26379)));
             tracing::debug!(error = trouble.message(), "this sentinel did not help");
             worst = Some(match worst {
-                // Outgoing somebody said is worth more than silence.
+                // An answer says more about what is wrong than a sentinel that was silent, so it is the one that the error tells.
                 Some(other) if is_silence(&trouble) && !is_silence(&other) => other,
                 _ => trouble,
             });
@@ -133,7 +133,7 @@ impl RedisLink {
             })
             .collect();
         let (user, password) = config.login.now().await?;
-        // Outgoing waits for replicas may take so much longer.
+        // A write that waits for replicas may take so much longer.
         let patience = match config.replicas {
             0 => config.answer_timeout,
             _ => config.answer_timeout + config.replicas_timeout,
@@ -163,7 +163,7 @@ impl RedisLink {
         Ok(Connection::Cluster(connection))
     }
 
-    /// Outgoing to do with messages: they go straight to the waiter, without a task in between.
+    /// What to do with messages: they go straight to the waiter, without a task in between.
     fn pushes(
         &self,
     ) -> impl Fn(PushInfo) -> Result<(), std::convert::Infallible> + Send + Sync + 'static {

@@ -35,7 +35,7 @@ pub(super) async fn diagnose(config: &Config) -> Option<Reason> {
 async fn look(config: &Config, host: &Host) -> Option<Reason> {
     let port = host.port?;
     let at = host.with_port(port);
-    // Who is not there needs no explanation.
+    // Nobody listens there: the error of the connect said so already.
     let mut stream = TcpStream::connect((host.name.as_str(), port)).await.ok()?;
     #[cfg(feature = "tls")]
     if let Some(tls) = config.tls_settings() {

@@ -58,7 +58,7 @@ impl Dialer {
         let port = host.port.unwrap_or(crate::config::DEFAULT_PORT);
         let addresses = tokio::net::lookup_host((host.name.as_str(), port)).await?;
         let stream = first(addresses.collect(), limit, TcpStream::connect).await?;
-        // A request and the one behind it leave at once, each in its own time.
+        // Without it the system would hold a second small request back until the first one is answered.
         stream.set_nodelay(true)?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {

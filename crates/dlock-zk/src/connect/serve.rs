@@ -256,7 +256,7 @@ impl Task {
                             self.core.ask_myself(talk, op::CLOSE_SESSION, &[]);
                         }
                     }
-                    // What was asked together leaves together.
+                    // All requests that have come by now leave in one packet.
                     while let Ok(ask) = self.asks.try_recv() {
                         self.core.ask(talk, ask);
                     }

@@ -183,7 +183,7 @@ mod tests {
         });
         let mut come = Vec::new();
         while come.len() < 20 {
-            // Now and then somebody else is quicker.
+            // Now and then the step is dropped before it is done, as in a `select!` whose other branch is ready: no byte may be lost by that.
             let read = tokio::select! {
                 biased;
                 () = tokio::task::yield_now() => continue,

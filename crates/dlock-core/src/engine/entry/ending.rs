@@ -2,7 +2,7 @@
 
 use crate::LossReason;
 
-/// How a hold ended, for its guards. A release and a loss exclude each other (C9).
+/// How a hold ended, for its guards. A release and a loss exclude each other ([C9](crate::contract#c9)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     NotYet,

@@ -1,4 +1,4 @@
-//! Until when a hold is good, as everybody may read it at any moment (C7, C8).
+//! Until when a hold is good, as everybody may read it at any moment ([C7](crate::contract#c7), [C8](crate::contract#c8)).
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use super::{Ending, Entry};
 use crate::{Clock, Moment};
 
 /// Timers have a grain of a millisecond and fire late: losses are declared this much before the end, so that the signal
-/// fires no later than `valid_until` (C8).
+/// fires no later than `valid_until` ([C8](crate::contract#c8)).
 const TIMER_GRAIN: Duration = Duration::from_millis(2);
 
-/// The validity of what is not held, or was seen to have passed. It is never raised again (C9).
+/// The validity of what is not held, or was seen to have passed. It is never raised again ([C9](crate::contract#c9)).
 pub(super) const OVER: u64 = 0;
 
 impl Entry {
@@ -20,7 +20,7 @@ impl Entry {
         Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
     }
 
-    /// Right at every moment, also when no task gets to run: it reads the clock (C8). Once it was false it stays false: whoever
+    /// Right at every moment, also when no task gets to run: it reads the clock ([C8](crate::contract#c8)). Once it was false it stays false: whoever
     /// sees that the time has passed takes it away from a renewal that comes back late.
     pub(crate) fn is_held(&self, now: Moment) -> bool {
         let mut until = self.valid_until.load(Ordering::Acquire);

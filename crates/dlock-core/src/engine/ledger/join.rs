@@ -1,4 +1,4 @@
-//! Readers of one client in one hold (C21): the first asks the store, and those who come soon after join it without a trip.
+//! Readers of one client in one hold ([C21](crate::contract#c21)): the first asks the store, and those who come soon after join it without a trip.
 //!
 //! They share the lease, the loss and the token. Only readers without an owner join, and only a hold without one: so the guards on a hold
 //! are either those of one owner, who counts them, or those of readers who do not know each other.

@@ -1,4 +1,4 @@
-//! Holds that are lost: by the clock, by the store's word, or because the client closes (C8, C9).
+//! Holds that are lost: by the clock, by the store's word, or because the client closes ([C8](crate::contract#c8), [C9](crate::contract#c9)).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -98,7 +98,7 @@ impl Ledger {
     }
 }
 
-/// One task that waits; dropping it leaves nothing behind (C16).
+/// One task that waits; dropping it leaves nothing behind ([C16](crate::contract#c16)).
 struct Waits<'a> {
     ledger: &'a Ledger,
     key: (Owner, Name),

@@ -1,4 +1,4 @@
-//! A hold that goes from one task of a client to the next without the store (C21).
+//! A hold that goes from one task of a client to the next without the store ([C21](crate::contract#c21)).
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::sync::locked;
 
 impl Ledger {
     /// Held → Held: the next local task that waits has the hold from now on, with the next of its tokens, and the store hears nothing
-    /// of it (C21). `None` when nobody waits, or it is the turn of others.
+    /// of it ([C21](crate::contract#c21)). `None` when nobody waits, or it is the turn of others.
     ///
     /// The task is told after the lock. If it has gone away by then, the hold is left once more, as from its guard. With the heir comes
     /// the moment at which the hold has to be looked at, if that was moved.

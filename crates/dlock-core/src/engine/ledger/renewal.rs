@@ -1,4 +1,4 @@
-//! Renewals and downgrades of a hold, and what the store has said to them (C10).
+//! Renewals and downgrades of a hold, and what the store has said to them ([C10](crate::contract#c10)).
 
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ impl Ledger {
         self.ring(lines, due, entry);
     }
 
-    /// Held: nothing is known of a renewal; it is tried again at `again` (C10).
+    /// Held: nothing is known of a renewal; it is tried again at `again` ([C10](crate::contract#c10)).
     pub(crate) fn not_renewed(&self, entry: &Arc<Entry>, trip: u32, again: Moment) {
         let mut lines = self.lines();
         {
@@ -94,7 +94,7 @@ impl Ledger {
             let rest = life.rest.take();
             drop(life);
             if let Some(rest) = rest {
-                // Nobody is in, and nobody is to have it like this.
+                // No task is in a hold that rests. Since its renewal failed, it goes back to the store, and whoever comes next asks there.
                 self.end_rest_in(&mut lines, entry, &rest.keeps, again);
                 self.ring(lines, again, entry);
                 return;

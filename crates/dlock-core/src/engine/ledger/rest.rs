@@ -1,4 +1,4 @@
-//! A hold between two stays: the store's lease goes on, and no task is in (C21).
+//! A hold between two stays: the store's lease goes on, and no task is in ([C21](crate::contract#c21)).
 //!
 //! ```text
 //!             the last guard leaves, nobody waits
@@ -36,7 +36,8 @@ impl Ledger {
     ) -> Option<Moment> {
         let linger = entry.settings.linger?;
         let mut life = locked(&entry.life);
-        // Where silence does not mean that nobody waits, all rests of a hold are one: else others would wait for each of them.
+        // A store that tells of waiters ends a rest when one comes, so each rest may have the whole time. Elsewhere nobody would notice them:
+        // the time counts from the first rest of this grant, or others would wait for as many times `linger` as the lock is used.
         let counts_from = match self.is_told {
             true => now,
             false => life.rests_since.unwrap_or(now),
@@ -71,7 +72,7 @@ impl Ledger {
             entry.begins_again(lease_until, now);
         }
         entry.next_stay_after_rest(entry.stay() + 1);
-        // Most often it stands early enough, for the end of an earlier rest.
+        // Mostly it is planned early enough already, for the end of an earlier rest, and the schedule need not change.
         if until < due {
             lines.plan(entry, renew_at);
         }

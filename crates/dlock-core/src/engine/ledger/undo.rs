@@ -1,4 +1,5 @@
-//! The way back to the store: releases that are not confirmed, attempts in doubt, and holds that nobody wants any more (C13, C15).
+//! The way back to the store: releases that are not confirmed, attempts in doubt, and holds that nobody wants any more ([C13](crate::contract#c13),
+//! [C15](crate::contract#c15)).
 
 use std::sync::Arc;
 use std::time::Duration;

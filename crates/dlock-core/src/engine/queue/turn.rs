@@ -52,7 +52,7 @@ impl<H: Hold> Turn<H> {
         self.change(|line| {
             if line.company == Company::Alone {
                 line.holder = Arc::downgrade(hold);
-                // It has its answer, and even a weak reference keeps its memory.
+                // The request was answered, so nobody looks at it any more; a weak reference would keep its memory from being freed.
                 line.asks = Weak::new();
             }
             line.evidence.busy(now);

@@ -146,7 +146,7 @@ impl<H: Hold> Waiter<H> {
         }
     }
 
-    /// Whether it is known, not only likely, that others have the lock at the end of this wait (C5): this client holds it; or others
+    /// Whether it is known, not only likely, that others have the lock at the end of this wait ([C5](crate::contract#c5)): this client holds it; or others
     /// do, as the store has told a task that has the turn; or the evidence of the line says so.
     pub(crate) fn is_contended(&self, now: Moment, trip: Duration) -> bool {
         // Out of the lock before it is dropped, as in `holder`.
@@ -208,7 +208,7 @@ impl<H: Hold> Drop for Waiter<H> {
         let left = locked(&self.queue.lines)
             .get_mut(&self.name)
             .and_then(|line| line.waiting.remove(&self.place));
-        // It had been told something and did not live to hear it: the turn must not be lost with it.
+        // The turn was given to it in the moment in which its future was dropped. It goes on to the next, or the whole line would wait for ever.
         if left.is_none() && matches!(self.told.0.try_recv(), Ok(Word::YourTurn)) {
             self.queue.pass(&self.name, false);
         }

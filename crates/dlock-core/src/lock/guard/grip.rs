@@ -58,7 +58,7 @@ impl Grip {
     }
 
     /// What the ledger does not know of a reader that leaves a hold in which others may be: the time of one that joined, and
-    /// that a loss after this is not its own (C9).
+    /// that a loss after this is not its own ([C9](crate::contract#c9)).
     fn has_left(&self) {
         if let Some(left) = &self.left
             && self.entry.is_held(self.client.clock.now())

@@ -81,7 +81,7 @@ fn a_hold_of_a_store_that_may_be_early_ends_sooner_and_is_renewed_sooner() {
     let margin = drift_margin(lease) + Duration::from_secs(9);
     assert_eq!(checked.validity, Some(lease - margin));
     assert_eq!(checked.renew_every, Some(Duration::from_secs(7)));
-    // A store that claims too much still leaves something.
+    // However early a store says that it may be, half of the lease is left.
     capabilities.early_expiry = Duration::MAX;
     let checked = Settings::new().lease(lease).check(&capabilities);
     assert!(checked.expect("settings").validity > Some(Duration::from_secs(14)));
