@@ -69,6 +69,22 @@ async fn a_waiter_that_is_passed_over_is_seen() {
     sees(&outcome, Kind::OutOfOrder);
 }
 
+/// The others go on, so each lock goes round; both the run and the judge of its history must miss the one who is left out.
+#[tokio::test]
+async fn a_waiter_that_is_never_woken_is_seen() {
+    let outcome = planted(Some(Plant::NeverWakesOne), 17).await;
+    let stuck = outcome.findings.iter();
+    let stuck = stuck.filter(|finding| finding.kind == Kind::Stuck);
+    let details: Vec<_> = stuck.map(|finding| finding.detail.as_str()).collect();
+    for part in ["worker 1 did not get it", "process 1 waited"] {
+        let is_there = details.iter().any(|detail| detail.contains(part));
+        assert!(is_there, "{part}: {details:?}");
+    }
+    let of_others =
+        |detail: &&&str| !detail.contains("worker 1 ") && !detail.contains("process 1 ");
+    assert_eq!(details.iter().find(of_others), None, "{details:?}");
+}
+
 /// What is excused by servers that stand still is not excused where they work, nor where it is not seen that they do not.
 #[tokio::test]
 async fn servers_that_work_excuse_nobody() {

@@ -218,6 +218,16 @@ impl Crew {
         })
     }
 
+    /// Who of the living did not get which of the locks after this moment.
+    #[must_use]
+    pub fn without_since(&self, locks: &[(String, Mode)], moment: u64) -> Vec<(u32, String)> {
+        let living = self.workers.iter().filter(|worker| !worker.is_dead());
+        let all = living.flat_map(|worker| locks.iter().map(move |(lock, _)| (worker, lock)));
+        all.filter(|(worker, lock)| worker.last_got(lock) <= Some(moment))
+            .map(|(worker, lock)| (worker.number, lock.clone()))
+            .collect()
+    }
+
     /// Writes down what goes wrong.
     pub fn note(&self, op: Op, note: &str) {
         let mut line = self.recorder.line(op, Phase::Info);

@@ -181,8 +181,8 @@ impl Scenario {
         let crew = Crew::start(&self.program, &site, registers, folder, &shape).await?;
         write_setup(&crew, &site, &client, linger);
         let calm = AtomicBool::new(true);
-        let late = tokio::select! {
-            late = self.run_faults(&site, &crew, &locks, clock.as_ref(), &calm) => late?,
+        let Ends { late, starved } = tokio::select! {
+            ends = self.run_faults(&site, &crew, &locks, clock.as_ref(), &calm) => ends?,
             never = look(&client, &crew, &locks[0].0, &calm) => match never {},
         };
         self.sum_up(&site, &crew, &client, &locks, &late).await?;
@@ -195,6 +195,7 @@ impl Scenario {
         })
         .await
         .expect("the judge does not panic");
+        findings.extend(starved);
         findings.extend(late.into_iter().map(|detail| Finding {
             kind: Kind::Stuck,
             lock: String::new(),
@@ -217,7 +218,7 @@ impl Scenario {
         })
     }
 
-    /// All faults, one after the other, to the end of the workers. Returns what was wrong with that.
+    /// All faults, one after the other, to the end of the workers.
     async fn run_faults(
         &self,
         site: &Site,
@@ -225,7 +226,8 @@ impl Scenario {
         locks: &[(String, dlock_judge::Mode)],
         clock: Option<&Clock>,
         calm: &AtomicBool,
-    ) -> Result<Vec<String>> {
+    ) -> Result<Ends> {
+        let mut ends = Ends::default();
         let begun = now();
         let warm = |crew: &Crew| crew.got_since(locks, begun);
         crew.eventually("every lock goes round", Duration::from_secs(30), warm)
@@ -242,17 +244,29 @@ impl Scenario {
             crew.note(Op::Healed, fault.as_str());
             struck?;
             let healed = now();
-            let limit = self.store.lease() + self.store.bound();
-            let again = |crew: &Crew| crew.got_since(locks, healed);
-            // Whether that was in time is the judge's business.
-            let waited = crew.eventually("every lock goes round again", limit, again);
+            let limit = self.store.bound_for_all() + BEGIN;
+            let again = |crew: &Crew| crew.without_since(locks, healed).is_empty();
+            let waited = crew.eventually("everybody gets every lock again", limit, again);
             match waited.await {
-                Ok(()) | Err(Error::TimedOut { .. }) => {}
-                Err(other) => return Err(other),
+                // Whoever waited so long is the judge's business; a client that is only told of errors, or busy, waits for nothing.
+                Err(Error::TimedOut { .. }) => {
+                    let left_out = crew.without_since(locks, healed).into_iter();
+                    ends.starved.extend(left_out.map(|(worker, lock)| Finding {
+                        kind: Kind::Stuck,
+                        lock,
+                        at: healed,
+                        detail: format!(
+                            "worker {worker} did not get it in {limit:?} after {}",
+                            fault.as_str()
+                        ),
+                    }));
+                }
+                other => other?,
             }
             sleep(Duration::from_millis(300)).await;
         }
-        Ok(crew.stop().await)
+        ends.late = crew.stop().await;
+        Ok(ends)
     }
 
     /// Servers of its own. Groups of servers that start beside many others sometimes do not come together in time: they get a second
@@ -338,6 +352,18 @@ async fn look(client: &Locks, crew: &Crew, lock: &str, calm: &AtomicBool) -> Inf
         crew.recorder.was_late(asked, worker::STALL);
     }
 }
+
+/// What was wrong at the end of a run.
+#[derive(Debug, Default)]
+struct Ends {
+    /// Workers that did not end by themselves, and what they said.
+    late: Vec<String>,
+    /// Who did not get a lock after a fault was over.
+    starved: Vec<Finding>,
+}
+
+/// For so long a worker may be busy with another attempt, which has a limit, before it waits for a lock to the end.
+const BEGIN: Duration = Duration::from_secs(5);
 
 /// Short beside the time that the workers hold.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);

@@ -117,6 +117,19 @@ impl Store {
             _ => Duration::from_secs(15),
         }
     }
+
+    /// First come, first served, and the store tells who waits.
+    #[must_use]
+    pub fn is_fair(self) -> bool {
+        self.mysql_mode().is_none() && self != Self::PostgresSession
+    }
+
+    /// How long after healing everybody who lives must have got each lock. Where there is no order one may have bad luck several times.
+    #[must_use]
+    pub fn bound_for_all(self) -> Duration {
+        let bounds = if self.is_fair() { 1 } else { 2 };
+        self.lease() + bounds * self.bound()
+    }
 }
 
 /// The user of the workers.

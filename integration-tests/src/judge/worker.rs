@@ -112,7 +112,7 @@ pub async fn work(job: Job) -> Result<(), Box<dyn std::error::Error>> {
         // Several turns of these workers, whose work takes long for a hold that is passed on.
         _ => settings.local_time(Duration::from_millis(400)),
     };
-    let locks = match job.plant {
+    let locks = match job.plant.filter(|plant| plant.hits(job.process)) {
         None => connect(&job.url, settings).await?,
         Some(plant) => {
             let settings = settings.lease(Duration::from_secs(2));
