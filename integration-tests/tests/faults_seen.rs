@@ -85,6 +85,19 @@ async fn a_waiter_that_is_never_woken_is_seen() {
     assert_eq!(details.iter().find(of_others), None, "{details:?}");
 }
 
+/// A clock that is moved in words only would make a store safe that nobody has put to anything.
+#[tokio::test]
+async fn a_server_that_does_not_go_by_the_clock_is_no_verdict() {
+    for store in [Store::Redis, Store::MysqlLease] {
+        let site = Site::start(store, None).await.expect("it runs");
+        site.shows_time(0).await.expect("the right time");
+        let error = site.shows_time(3600).await;
+        assert!(error.is_err(), "its clock was not moved");
+    }
+    let site = Site::start(Store::Etcd, None).await.expect("it runs");
+    assert!(site.shows_time(0).await.is_err(), "it does not tell");
+}
+
 /// What is excused by servers that stand still is not excused where they work, nor where it is not seen that they do not.
 #[tokio::test]
 async fn servers_that_work_excuse_nobody() {

@@ -158,8 +158,8 @@ pub struct Site {
     /// Which.
     pub store: Store,
     pub(crate) servers: Servers,
-    /// The clock of the servers, for faults that move it.
-    pub(crate) clock: Option<Clock>,
+    /// The clocks of the servers, of the first first, for faults that move them.
+    pub(crate) clocks: Vec<Clock>,
     url: String,
     /// The servers that workers reach by a proxy.
     addrs: Vec<SocketAddr>,
@@ -185,11 +185,11 @@ impl Site {
         fault: Option<Fault>,
         lease: Duration,
     ) -> Result<Self> {
-        let clock = match fault {
-            Some(Fault::ServerClock) => Some(Clock::new()?),
-            _ => None,
+        let clocks = match fault {
+            Some(Fault::ServerClock) => vec![Clock::new()?],
+            _ => Vec::new(),
         };
-        let env = clock.as_ref().map(Clock::env).unwrap_or_default();
+        let env = clocks.first().map(Clock::env).unwrap_or_default();
         let mut folder = None;
         let redis = |durable: bool| Redis {
             durable,
@@ -311,7 +311,7 @@ impl Site {
         let mut site = Self {
             store,
             servers,
-            clock,
+            clocks,
             url: format!("{url}{sign}lease={lease}ms"),
             addrs,
             version: String::new(),

@@ -7,7 +7,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{Fault, not_for};
 use crate::judge::store::{Servers, Site};
-use crate::{Error, RedisServer, Result};
+use crate::{Clock, Error, RedisServer, Result};
 
 impl Site {
     /// What each server has logged.
@@ -253,6 +253,48 @@ async fn makes_a_session(addr: std::net::SocketAddr) -> bool {
     matches!(timeout(ANSWERS, asked).await, Ok(Ok(_)))
 }
 
+/// The time of day of the servers.
+impl Site {
+    /// Moves their clocks so many seconds ahead of the right time, and looks at the servers whether they go by them: a program that asks the kernel past the C
+    /// library would not, and nothing would have been shown.
+    pub(super) async fn move_clocks(&self, ahead: i64) -> Result<()> {
+        if self.clocks.is_empty() {
+            return Err(not_for(Fault::ServerClock, self.store));
+        }
+        for clock in &self.clocks {
+            clock.set(ahead)?;
+        }
+        self.shows_time(ahead).await
+    }
+
+    /// Fails unless the servers whose clocks may be moved, and the first one in any case, show this time.
+    ///
+    /// # Errors
+    /// When they do not, or cannot be asked.
+    pub async fn shows_time(&self, ahead: i64) -> Result<()> {
+        let mut shown = Vec::new();
+        match &self.servers {
+            Servers::Redis(nodes) => {
+                for node in nodes.iter().take(self.clocks.len().max(1)) {
+                    let time = node.command(&["TIME"]).await?;
+                    shown.extend(time.list().first().and_then(crate::Reply::text));
+                }
+            }
+            Servers::MySql(server) => shown.push(server.sql("SELECT UNIX_TIMESTAMP()").await?),
+            _ => {}
+        }
+        if shown.is_empty() {
+            return Err(not_for(Fault::ServerClock, self.store));
+        }
+        for time in shown {
+            let seconds = time.trim().parse::<i64>();
+            let seconds = seconds.map_err(|_| Error::answer("the time of a server", time))?;
+            Clock::check(ahead, seconds)?;
+        }
+        Ok(())
+    }
+}
+
 /// What opens a hole, for tests that force it.
 impl Site {
     /// Makes the store forget the hold of a lock at once, in the way of this fault, and returns while its holder may still believe in it.
@@ -264,13 +306,7 @@ impl Site {
             (Fault::ServerEmpty, _) => self.restart(usize::MAX).await,
             (Fault::NodesForget, _) => self.restart(2).await,
             (Fault::HoldDeleted, _) => self.delete_holds(lock).await,
-            (Fault::ServerClock, _) => {
-                let clock = self
-                    .clock
-                    .as_ref()
-                    .ok_or_else(|| not_for(fault, self.store))?;
-                clock.set(3600)
-            }
+            (Fault::ServerClock, _) => self.move_clocks(3600).await,
             (Fault::Eviction, Servers::Redis(nodes)) => {
                 configure(nodes, &["maxmemory-policy", "allkeys-random"]).await?;
                 configure(nodes, &["maxmemory", "1"]).await?;
