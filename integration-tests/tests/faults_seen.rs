@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 
 use dlock_judge::Kind;
-use integration_tests::judge::{Fault, Plant, RoundReport, Scenario, Site, Store};
+use integration_tests::judge::{Fault, Form, Plant, RoundReport, Scenario, Site, Store};
 
 async fn planted(plant: Option<Plant>, seed: u64) -> RoundReport {
     let scenario = Scenario {
@@ -19,6 +19,7 @@ async fn planted(plant: Option<Plant>, seed: u64) -> RoundReport {
         folder: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("judge-seen"),
         passed_on: None,
         plant,
+        form: Form::Share,
     };
     scenario.run(None).await.expect("it runs")
 }

@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 
-use integration_tests::judge::{Scenario, Store, soak};
+use integration_tests::judge::{Form, Scenario, Store, soak};
 
 async fn every_fault_of(store: Store) {
     let template = Scenario {
@@ -18,6 +18,7 @@ async fn every_fault_of(store: Store) {
         folder: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("judge"),
         passed_on: None,
         plant: None,
+        form: Form::Share,
     };
     let runs = soak::every_fault(None, &template, 6).await;
     let runs = runs.expect("the servers run");

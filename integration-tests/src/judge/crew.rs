@@ -320,7 +320,7 @@ impl Worker {
         matches!(child.try_wait(), Ok(Some(_)))
     }
 
-    fn is_dead(&self) -> bool {
+    pub(super) fn is_dead(&self) -> bool {
         *self.killed.lock().expect("no panic")
     }
 

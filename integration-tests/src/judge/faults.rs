@@ -1,5 +1,6 @@
 //! What goes wrong: each fault happens, lasts a while, and is over when the call returns.
 
+mod cuts;
 mod servers;
 mod strike;
 
@@ -7,6 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use super::store::Store;
 use crate::Error;
+
+/// How much of a fault that has many places is staged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A share of them, which the dice choose: seconds.
+    Share,
+    /// All of them: minutes.
+    Whole,
+}
 
 /// Which fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -170,7 +180,7 @@ impl Fault {
             Self::Resets => ("resets", "connections are reset again and again"),
             Self::CutAtBytes => (
                 "cut-at-bytes",
-                "connections are reset in the midst of requests and replies, at every byte of them in turn",
+                "connections are reset in the midst of requests and replies: at a share of all bytes from a new connection to a grant, which the seed chooses, or at each of them (`--bytes all`)",
             ),
             Self::ServerFrozen => (
                 "server-frozen",

@@ -15,7 +15,7 @@ mod store;
 pub mod table;
 pub mod worker;
 
-pub use faults::Fault;
+pub use faults::{Fault, Form};
 pub use plan::Expected;
 pub use plant::Plant;
 pub use recorder::{Recorder, now};

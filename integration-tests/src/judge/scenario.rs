@@ -14,7 +14,7 @@ use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 
 use super::crew::{Crew, Shape};
-use super::faults::Fault;
+use super::faults::{Fault, Form};
 use super::plan::Expected;
 use super::plant::Plant;
 use super::recorder::now;
@@ -41,6 +41,8 @@ pub struct Scenario {
     pub passed_on: Option<Duration>,
     /// A mistake that is to be seen.
     pub plant: Option<Plant>,
+    /// How much of faults that have many places.
+    pub form: Form,
 }
 
 /// What came of it.
@@ -56,6 +58,8 @@ pub struct RoundReport {
     pub seen_waiting: usize,
     /// The servers answer nobody, not even a client that is not ours.
     pub stands_still: bool,
+    /// What the faults say of themselves.
+    pub said: Vec<String>,
     /// The history, for a reader.
     pub history: PathBuf,
     /// What ran.
@@ -106,7 +110,8 @@ impl RoundReport {
             true => "nothing found".to_owned(),
             false => kinds.join(", "),
         };
-        format!("{} holds, {found}", self.holds)
+        let said: Vec<_> = self.said.iter().map(|said| format!("; {said}")).collect();
+        format!("{} holds, {found}{}", self.holds, said.concat())
     }
 }
 
@@ -211,6 +216,13 @@ impl Scenario {
                 lines.filter(|line| line.op == Op::Waits).count()
             },
             stands_still: is_stuck && site.commits_nothing().await,
+            said: {
+                let lines = history.lines().iter().filter(|line| line.op == Op::Fault);
+                let notes = lines.map(|line| line.note.clone());
+                notes
+                    .filter(|note| Fault::from_name(note).is_none())
+                    .collect()
+            },
             holds: dlock_judge::holds(&history).len(),
             history: path,
             version: site.version().to_owned(),
@@ -238,7 +250,7 @@ impl Scenario {
             crew.note(Op::Fault, fault.as_str());
             calm.store(*fault == Fault::None, Ordering::SeqCst);
             let struck = fault
-                .strike(site, crew, &locks[0].0, clock, &mut dice)
+                .strike(site, crew, &locks[0].0, clock, self.form, &mut dice)
                 .await;
             calm.store(true, Ordering::SeqCst);
             crew.note(Op::Healed, fault.as_str());

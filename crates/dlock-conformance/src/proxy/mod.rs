@@ -263,6 +263,12 @@ impl FaultProxy {
         self.change(|faults| faults.reset_after = Some((way, bytes)));
     }
 
+    /// How many resets of [`reset_after`](Self::reset_after) have not come yet: one or none.
+    #[must_use]
+    pub fn resets_left(&self) -> usize {
+        usize::from(self.shared.faults.borrow().reset_after.is_some())
+    }
+
     /// Waits for a request that contains `pattern`, swallows what the server then sends on that connection, and resets
     /// it `settle` after the first chunk.
     ///

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::servers::configure;
-use super::{Fault, not_for};
+use super::{Fault, Form, cuts, not_for};
 use crate::error::Doing;
 use crate::judge::crew::{Crew, Worker};
 use crate::judge::store::{Servers, Site};
@@ -22,6 +22,7 @@ impl Fault {
         crew: &Crew,
         lock: &str,
         clock: Option<&Clock>,
+        form: Form,
         dice: &mut fastrand::Rng,
     ) -> Result<()> {
         let lease = site.store.lease();
@@ -125,23 +126,7 @@ impl Fault {
                     sleep(lease / 10).await;
                 }
             }
-            Self::CutAtBytes => {
-                // Every byte of some hundred: each worker and each way has its own share of them.
-                for byte in 0..60 {
-                    for (number, worker) in crew.workers.iter().enumerate() {
-                        for proxy in &worker.proxies {
-                            let way =
-                                [Direction::ToServer, Direction::ToClient][(byte + number) % 2];
-                            let share = byte * crew.workers.len() + number;
-                            proxy.reset_after(way, share as u64 * 2);
-                        }
-                    }
-                    sleep(lease / 40).await;
-                }
-                for worker in &crew.workers {
-                    heal(worker).await;
-                }
-            }
+            Self::CutAtBytes => cuts::at_bytes(crew, lock, lease, form, dice).await?,
             _ => self.strike_store(site, crew, lock, long).await?,
         }
         Ok(())
@@ -361,7 +346,7 @@ async fn stop(crew: &Crew, worker: &Worker, time: Duration) {
     worker.go_on(&crew.recorder);
 }
 
-async fn heal(worker: &Worker) {
+pub(super) async fn heal(worker: &Worker) {
     for proxy in &worker.proxies {
         proxy.heal().await;
     }
