@@ -50,13 +50,8 @@ pub fn expected(store: Store, fault: Fault) -> Result<Expected, &'static str> {
     let mysql = store.mysql_mode().is_some();
     let postgres = matches!(store, S::Postgres | S::PostgresPair | S::PostgresSession);
     let group = matches!(store, S::EtcdCluster | S::ZkEnsemble | S::PostgresPair);
-    let proxied = !matches!(store, S::RedisSentinel | S::RedisCluster | S::File);
     match fault {
         _ if fault.is_of_network() && store == S::File => Err("there is no network"),
-        _ if fault.is_of_network() && !proxied => Err(
-            "its servers tell clients their own addresses, past any proxy; its client is that of `redis`",
-        ),
-        _ if fault.is_of_network() && group => Err("as for one server"),
         F::ServerFrozen | F::ServerRestarted | F::ServerEmpty | F::ServerClock
             if store == S::File =>
         {

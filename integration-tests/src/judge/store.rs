@@ -273,14 +273,13 @@ impl Site {
                 let addrs: Vec<_> = group.sentinels().iter().map(|one| one.addr()).collect();
                 let name = SentinelGroup::MASTER_NAME;
                 let url = format!("redis+sentinel://{}/{name}?waiter_lease=2s", hosts(&addrs));
-                (url, Vec::new())
+                let nodes = group.nodes().iter().map(RedisServer::addr);
+                (url, addrs.iter().copied().chain(nodes).collect())
             }
             Servers::Cluster(cluster) => {
-                let hosts = hosts(&cluster.addrs());
-                (
-                    format!("redis+cluster://{hosts}?waiter_lease=2s"),
-                    Vec::new(),
-                )
+                let addrs = cluster.addrs();
+                let url = format!("redis+cluster://{}?waiter_lease=2s", hosts(&addrs));
+                (url, addrs)
             }
             Servers::MySql(server) => {
                 let mode = store.mysql_mode().unwrap_or("lease");
@@ -380,6 +379,12 @@ impl Site {
             let proxy = FaultProxy::start(*addr).await?;
             url = url.replace(&addr.to_string(), &proxy.addr().to_string());
             proxies.push(proxy);
+        }
+        // These tell clients where the others are: each client must hear of its own proxies.
+        if matches!(self.store, Store::RedisSentinel | Store::RedisCluster) {
+            let to = proxies.iter().map(FaultProxy::addr);
+            let both: Vec<_> = self.addrs.iter().copied().zip(to).collect();
+            proxies.iter().for_each(|proxy| proxy.tell_instead(&both));
         }
         Ok((url, proxies))
     }
