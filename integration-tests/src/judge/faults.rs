@@ -234,7 +234,7 @@ impl Fault {
             Self::LeaderKilled => ("leader-killed", "the leader is killed, and comes back"),
             Self::LeaderFrozen => (
                 "leader-frozen",
-                "the leader stands still until another is elected, and goes on",
+                "the leader, or the master, stands still until another has taken its place, and goes on",
             ),
             Self::QuorumLost => (
                 "quorum-lost",

@@ -111,6 +111,12 @@ pub fn expected(store: Store, fault: Fault) -> Result<Expected, &'static str> {
         }
         F::LeaderFrozen if store == S::EtcdCluster => Ok(Expected::Bug(OLD_LEADER)),
         F::LeaderKilled | F::LeaderFrozen if group => Ok(Expected::Safe),
+        F::LeaderFrozen if matches!(store, S::RedisSentinel | S::RedisCluster) => {
+            Ok(Expected::Hole(NOT_REPLICATED))
+        }
+        F::LeaderKilled if matches!(store, S::RedisSentinel | S::RedisCluster) => {
+            Err("see fail-over")
+        }
         F::LeaderKilled | F::LeaderFrozen => Err("it has no leader"),
         F::QuorumLost if group || store == S::Redlock => Ok(Expected::Safe),
         F::QuorumLost => Err("it has no quorum"),

@@ -316,7 +316,10 @@ impl Site {
                 }
                 configure(nodes, &["maxmemory", "0"]).await
             }
-            (Fault::SwitchOver | Fault::FailOver, Servers::Sentinel(group)) => {
+            (
+                Fault::SwitchOver | Fault::FailOver | Fault::LeaderFrozen,
+                Servers::Sentinel(group),
+            ) => {
                 let master = group.master().await?;
                 let replica = group
                     .nodes()
@@ -325,15 +328,19 @@ impl Site {
                 let replica = replica.ok_or_else(|| not_for(fault, self.store))?;
                 // What the replica did not get: the hold of this lock. Replication gives no order between its link and a crash.
                 forget(replica).await?;
-                if fault == Fault::FailOver {
-                    master.kill();
-                } else {
-                    let words = ["SENTINEL", "FAILOVER", crate::SentinelGroup::MASTER_NAME];
-                    group.sentinels()[0].command(&words).await?;
+                match fault {
+                    Fault::FailOver => master.kill(),
+                    Fault::LeaderFrozen => master.freeze(),
+                    _ => {
+                        let words = ["SENTINEL", "FAILOVER", crate::SentinelGroup::MASTER_NAME];
+                        group.sentinels()[0].command(&words).await?;
+                    }
                 }
-                group.master_after(master).await.map(drop)
+                let next = group.master_after(master).await.map(drop);
+                master.thaw();
+                next
             }
-            (Fault::FailOver, Servers::Cluster(cluster)) => {
+            (Fault::FailOver | Fault::LeaderFrozen, Servers::Cluster(cluster)) => {
                 let key = format!("dlock:{{{lock}}}");
                 let master = cluster.master_of(&key).await?;
                 for node in cluster
@@ -345,8 +352,13 @@ impl Site {
                         forget(node).await?;
                     }
                 }
-                master.kill();
-                cluster.master_after(&key, master).await.map(drop)
+                match fault {
+                    Fault::FailOver => master.kill(),
+                    _ => master.freeze(),
+                }
+                let next = cluster.master_after(&key, master).await.map(drop);
+                master.thaw();
+                next
             }
             _ => Err(not_for(fault, self.store)),
         }

@@ -258,6 +258,24 @@ impl Fault {
                 leader.thaw();
                 next?;
             }
+            (Self::LeaderFrozen, Servers::Sentinel(group)) => {
+                let master = group.master().await?;
+                master.freeze();
+                let next = group.master_after(master).await.map(drop);
+                sleep(long).await;
+                // It goes on as a master that knows of no other, until it is told.
+                master.thaw();
+                next?;
+            }
+            (Self::LeaderFrozen, Servers::Cluster(cluster)) => {
+                let key = format!("dlock:{{{lock}}}");
+                let master = cluster.master_of(&key).await?;
+                master.freeze();
+                let next = cluster.master_after(&key, master).await.map(drop);
+                sleep(long).await;
+                master.thaw();
+                next?;
+            }
             (Self::SwitchOver, Servers::Sentinel(group)) => {
                 let master = group.master().await?;
                 group.switch_over(master).await?;
