@@ -198,6 +198,7 @@ holes! {
     redis_sentinel_fail_over: RedisSentinel FailOver,
     redis_cluster_leader_frozen: RedisCluster LeaderFrozen,
     redis_cluster_fail_over: RedisCluster FailOver,
+    redlock_server_clock: Redlock ServerClock,
     redlock_nodes_forget: Redlock NodesForget,
     mysql_lease_server_clock: MysqlLease ServerClock,
     mysql_lease_hold_deleted: MysqlLease HoldDeleted,

@@ -65,11 +65,12 @@ pub enum Fault {
     NodeDown,
     NodeFrozen,
     NodesForget,
+    NodeEmpty,
 }
 
 impl Fault {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 43] = [
         Self::None,
         Self::HolderStoppedShort,
         Self::HolderStoppedLong,
@@ -112,6 +113,7 @@ impl Fault {
         Self::NodeDown,
         Self::NodeFrozen,
         Self::NodesForget,
+        Self::NodeEmpty,
     ];
 
     /// Its name, and what it does.
@@ -196,7 +198,7 @@ impl Fault {
             ),
             Self::ServerClock => (
                 "server-clock",
-                "the server's wall clock jumps an hour ahead, and back",
+                "the server's wall clock jumps an hour ahead, and back; with Redlock those of two of the three nodes",
             ),
             Self::WritesRefused => (
                 "writes-refused",
@@ -257,6 +259,10 @@ impl Fault {
             Self::NodesForget => (
                 "nodes-forget",
                 "a bare quorum of nodes is killed and comes back without data, though it was said to keep it",
+            ),
+            Self::NodeEmpty => (
+                "node-empty",
+                "one of three nodes, which keep no data, is killed and comes back without any",
             ),
         }
     }

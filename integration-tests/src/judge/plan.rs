@@ -37,6 +37,7 @@ const FORGETS: &str =
     "what the server forgets it gives again; the holder learns it at its next renewal";
 const BY_HAND: &str = "the holder learns it at its next renewal";
 const NOT_REPLICATED: &str = "replication is asynchronous: the replica may not know the hold";
+const BY_THEIR_CLOCKS: &str = "leases run by the nodes' wall clocks, and those of a bare quorum jump: each node of it has seen the lease end (one that jumps is not enough, but for a hold that reached a bare quorum alone: redlock_clocks.rs)";
 const BY_ITS_CLOCK: &str = "leases run by the server's wall clock";
 
 /// What is expected, or why the two do not go together.
@@ -72,7 +73,7 @@ pub fn expected(store: Store, fault: Fault) -> Result<Expected, &'static str> {
                 "its server is a Go program, which asks the kernel for the time past the C library: libfaketime does not reach it",
             ),
             S::MysqlSession | S::MysqlAdvisory => Ok(Expected::Safe),
-            S::Redlock => Err("redlock_clocks.rs moves the clocks of its nodes"),
+            S::Redlock => Ok(Expected::Hole(BY_THEIR_CLOCKS)),
             S::Postgres | S::PostgresSession => {
                 Err("its server is another user's than the clock, which cannot be shared")
             }
@@ -134,11 +135,11 @@ pub fn expected(store: Store, fault: Fault) -> Result<Expected, &'static str> {
         F::SwitchOver | F::FailOver => Err("see the leader's faults"),
         F::Resharding if store == S::RedisCluster => Ok(Expected::Safe),
         F::Resharding => Err("it has no slots"),
-        F::NodeDown | F::NodeFrozen if store == S::Redlock => Ok(Expected::Safe),
+        F::NodeDown | F::NodeFrozen | F::NodeEmpty if store == S::Redlock => Ok(Expected::Safe),
         F::NodesForget if store == S::Redlock => Ok(Expected::Hole(
             "nodes that were said to keep their data forget the hold: two quorums without a node in common that knows",
         )),
-        F::NodeDown | F::NodeFrozen | F::NodesForget => Err("a fault of Redlock"),
+        F::NodeDown | F::NodeFrozen | F::NodesForget | F::NodeEmpty => Err("a fault of Redlock"),
         _ => Ok(Expected::Safe),
     }
 }

@@ -185,15 +185,18 @@ impl Site {
         fault: Option<Fault>,
         lease: Duration,
     ) -> Result<Self> {
-        let clocks = match fault {
-            Some(Fault::ServerClock) => vec![Clock::new()?],
+        let clocks = match (fault, store) {
+            // A bare quorum of the three nodes.
+            (Some(Fault::ServerClock), Store::Redlock) => vec![Clock::new()?, Clock::new()?],
+            (Some(Fault::ServerClock), _) => vec![Clock::new()?],
             _ => Vec::new(),
         };
-        let env = clocks.first().map(Clock::env).unwrap_or_default();
+        let env_of = |server: usize| clocks.get(server).map(Clock::env).unwrap_or_default();
+        let env = env_of(0);
         let mut folder = None;
-        let redis = |durable: bool| Redis {
+        let redis = |durable: bool, node: usize| Redis {
             durable,
-            env: env.clone(),
+            env: env_of(node),
             ..Redis::default()
         };
         let lease = lease.as_millis();
@@ -201,11 +204,11 @@ impl Site {
             Store::Redis => {
                 // Without data means a server that keeps none.
                 let durable = fault == Some(Fault::ServerRestarted);
-                Servers::Redis(vec![RedisServer::start_with(redis(durable)).await?])
+                Servers::Redis(vec![RedisServer::start_with(redis(durable, 0)).await?])
             }
             Store::Redlock => {
-                let durable = fault != Some(Fault::NodesForget);
-                let nodes = (0..3).map(|_| RedisServer::start_with(redis(durable)));
+                let durable = !matches!(fault, Some(Fault::NodesForget | Fault::NodeEmpty));
+                let nodes = (0..3).map(|node| RedisServer::start_with(redis(durable, node)));
                 Servers::Redis(try_join_all(nodes).await?)
             }
             Store::RedisSentinel => Servers::Sentinel(SentinelGroup::start().await?),
@@ -265,6 +268,10 @@ impl Site {
                 let addrs: Vec<_> = nodes.iter().map(RedisServer::addr).collect();
                 let url = match store {
                     Store::Redis => format!("redis://{}?waiter_lease=2s", hosts(&addrs)),
+                    // Nodes that may forget: one that restarted counts again when all that it gave must have ended.
+                    _ if fault == Some(Fault::NodeEmpty) => {
+                        format!("redlock://{}?longest_lease=3s", hosts(&addrs))
+                    }
                     _ => format!("redlock://{}?persistent=true", hosts(&addrs)),
                 };
                 (url, addrs)

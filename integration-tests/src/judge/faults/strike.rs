@@ -160,6 +160,11 @@ impl Fault {
                 site.thaw();
             }
             (Self::NodesForget, _) => site.restart(2).await?,
+            (Self::NodeEmpty, _) => {
+                site.restart(1).await?;
+                // Until it counts again, and a while longer.
+                sleep(2 * long).await;
+            }
             (Self::ServerClock, _) => {
                 for ahead in [3600, 0] {
                     site.move_clocks(ahead).await?;
