@@ -74,6 +74,8 @@ pub struct Shape {
     pub eager: bool,
     /// See [`Job::linger`].
     pub linger: u64,
+    /// See [`Job::rate`]: of the first worker first. Whoever has none goes by the machine's clock.
+    pub rates: Vec<f64>,
     /// See [`Job::plant`].
     pub plant: Option<super::Plant>,
     /// The dice.
@@ -95,6 +97,7 @@ impl Shape {
             plain: false,
             eager: false,
             linger: 0,
+            rates: Vec::new(),
             plant: None,
             seed,
             env: Vec::new(),
@@ -134,6 +137,7 @@ impl Crew {
                 plain: shape.plain,
                 eager: shape.eager,
                 linger: shape.linger,
+                rate: shape.rates.get((number - shape.first) as usize).copied(),
                 plant: shape.plant,
             };
             let worker = Worker::start(program, &job, proxies, &shape.env, folder)?;
@@ -191,6 +195,19 @@ impl Crew {
         self.eventually("somebody holds", Duration::from_secs(30), found)
             .await?;
         Ok(self.holder_now(lock).unwrap_or(&self.workers[0]))
+    }
+
+    /// Waits until the first worker that lives holds the lock.
+    ///
+    /// # Errors
+    /// When it does not for a long time.
+    pub(super) async fn first_when_it_holds(&self, lock: &str) -> Result<&Worker> {
+        let mut living = self.workers.iter().filter(|worker| !worker.is_dead());
+        let first = living.next().unwrap_or(&self.workers[0]);
+        let holds = |_: &Self| first.see(|board| board.holds.iter().any(|name| name == lock));
+        self.eventually("the first worker holds", Duration::from_secs(60), holds)
+            .await?;
+        Ok(first)
     }
 
     fn holder_now(&self, lock: &str) -> Option<&Worker> {

@@ -33,6 +33,7 @@ pub enum Fault {
     GranteeKilled,
     RuntimeBlocked,
     ClientClock,
+    ClientRate,
     Partition,
     CutToServer,
     CutToClient,
@@ -70,7 +71,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 44] = [
         Self::None,
         Self::HolderStoppedShort,
         Self::HolderStoppedLong,
@@ -81,6 +82,7 @@ impl Fault {
         Self::GranteeKilled,
         Self::RuntimeBlocked,
         Self::ClientClock,
+        Self::ClientRate,
         Self::Partition,
         Self::CutToServer,
         Self::CutToClient,
@@ -149,6 +151,10 @@ impl Fault {
             Self::ClientClock => (
                 "client-clock",
                 "the wall clock of all clients jumps an hour ahead, then two back",
+            ),
+            Self::ClientRate => (
+                "client-rate",
+                "the clocks of the three clients run half a percent slow, right and half a percent fast, and holders are cut off until their holds must have ended",
             ),
             Self::Partition => (
                 "partition",

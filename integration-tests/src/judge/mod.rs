@@ -7,6 +7,7 @@ pub mod crew;
 mod faults;
 pub mod plan;
 mod plant;
+mod rate;
 mod recorder;
 mod registers;
 pub mod scenario;

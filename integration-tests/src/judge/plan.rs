@@ -53,6 +53,7 @@ pub fn expected(store: Store, fault: Fault) -> Result<Expected, &'static str> {
     let group = matches!(store, S::EtcdCluster | S::ZkEnsemble | S::PostgresPair);
     match fault {
         _ if fault.is_of_network() && store == S::File => Err("there is no network"),
+        F::ClientRate if store == S::File => Err("a hold has no lease"),
         F::ServerFrozen | F::ServerRestarted | F::ServerEmpty | F::ServerClock
             if store == S::File =>
         {

@@ -173,6 +173,7 @@ impl Scenario {
             hold: match self.plant {
                 // Longer than the lease.
                 Some(Plant::RenewsInWordsOnly | Plant::GrantsWhatIsBusy) => 3_000,
+                _ if self.faults.contains(&Fault::ClientRate) => 3_000,
                 _ => 120,
             },
             // Whoever waits could be the one that holds in silence.
@@ -181,6 +182,10 @@ impl Scenario {
             plain: self.plant == Some(Plant::PassesOver),
             env: clock.as_ref().map(Clock::env).unwrap_or_default(),
             linger,
+            rates: match self.faults.contains(&Fault::ClientRate) {
+                true => vec![0.995, 1.0, 1.005],
+                false => Vec::new(),
+            },
             ..Shape::new(vec![locks.clone(); tasks].concat(), self.seed)
         };
         let crew = Crew::start(&self.program, &site, registers, folder, &shape).await?;

@@ -1,6 +1,7 @@
 //! The arrangements of servers that are judged.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_judge::Mode;
@@ -401,7 +402,7 @@ impl Site {
     /// # Errors
     /// When the store cannot be reached.
     pub async fn client(&self) -> dlocks::Result<Locks> {
-        connect(&self.url, Settings::new()).await
+        connect(&self.url, Settings::new(), None).await
     }
 
     /// Which locks a crew uses: `…:m`, and `…:r` and `…:p` where the store has them.
@@ -420,10 +421,18 @@ impl Site {
 }
 
 /// Connects. A store on a busy machine may need several tries.
-pub(crate) async fn connect(url: &str, settings: Settings) -> dlocks::Result<Locks> {
+pub(crate) async fn connect(
+    url: &str,
+    settings: Settings,
+    clock: Option<Arc<dyn dlocks::Clock>>,
+) -> dlocks::Result<Locks> {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
         let builder = dlocks::builder(url).settings(settings.clone());
+        let builder = match &clock {
+            Some(clock) => builder.clock(clock.clone()),
+            None => builder,
+        };
         match builder.connect().await {
             Err(error) if error.is_retryable() && Instant::now() < end => {
                 sleep(Duration::from_millis(100)).await;

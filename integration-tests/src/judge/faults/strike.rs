@@ -55,6 +55,19 @@ impl Fault {
                     sleep(lease / 2).await;
                 }
             }
+            Self::ClientRate => {
+                // The slow one, and then whoever holds: each to the end of what it believes.
+                for number in 0..2 {
+                    let holder = match number {
+                        0 => crew.first_when_it_holds(lock).await?,
+                        _ => crew.holder(lock).await?,
+                    };
+                    let proxies = holder.proxies.iter();
+                    proxies.for_each(|proxy| proxy.black_hole(Direction::Both));
+                    sleep(long).await;
+                    heal(holder).await;
+                }
+            }
             Self::Partition | Self::CutToServer | Self::CutToClient => {
                 let way = match self {
                     Self::CutToServer => Direction::ToServer,
