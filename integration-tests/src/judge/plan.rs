@@ -6,7 +6,7 @@ use super::store::Store;
 /// The verdict that is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
-    /// No checker finds anything, but updates that an unfenced register loses.
+    /// No checker finds anything, but updates that an unfenced register loses to a holder that was seen to stand still, or to write as its validity passed.
     Safe,
     /// Two may hold at once for a while, for this reason. The fenced register loses nothing all the same, and all is well afterwards.
     Hole(&'static str),

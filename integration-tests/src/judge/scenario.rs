@@ -83,13 +83,13 @@ impl RoundReport {
     #[must_use]
     pub fn against(&self, expected: Expected) -> Vec<&Finding> {
         let allowed = |kind| match expected {
-            Expected::Safe => kind == Kind::LostUpdate,
+            Expected::Safe => kind == Kind::LateWrite,
             Expected::Hole(_) | Expected::Bug(_) => matches!(
                 kind,
-                Kind::LostUpdate | Kind::TwoHolders | Kind::NotLinearizable
+                Kind::LateWrite | Kind::LostUpdate | Kind::TwoHolders | Kind::NotLinearizable
             ),
             Expected::Stalls(_) => {
-                kind == Kind::LostUpdate
+                kind == Kind::LateWrite
                     || self.stands_still && matches!(kind, Kind::Stuck | Kind::LeftBehind)
             }
         };
