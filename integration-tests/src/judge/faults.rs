@@ -3,6 +3,7 @@
 mod cuts;
 mod servers;
 mod strike;
+mod time;
 
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,7 @@ pub enum Fault {
     ServerRestarted,
     ServerEmpty,
     ServerClock,
+    ServerRate,
     WritesRefused,
     SaveFailed,
     OutOfMemory,
@@ -71,7 +73,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 45] = [
         Self::None,
         Self::HolderStoppedShort,
         Self::HolderStoppedLong,
@@ -97,6 +99,7 @@ impl Fault {
         Self::ServerRestarted,
         Self::ServerEmpty,
         Self::ServerClock,
+        Self::ServerRate,
         Self::WritesRefused,
         Self::SaveFailed,
         Self::OutOfMemory,
@@ -206,6 +209,10 @@ impl Fault {
                 "server-clock",
                 "the server's wall clock jumps an hour ahead, and back; with Redlock those of two of the three nodes",
             ),
+            Self::ServerRate => (
+                "server-rate",
+                "the server's wall clock runs half a percent fast from its start (Redlock: one node's slow, one right, one fast), and holders are cut off until their holds must have ended",
+            ),
             Self::WritesRefused => (
                 "writes-refused",
                 "the server refuses writes for longer than the lease",
@@ -295,6 +302,14 @@ impl Fault {
     #[must_use]
     pub fn hits_servers(self) -> bool {
         self >= Self::ServerFrozen
+    }
+
+    /// The rates of clocks that run too slow, right and too fast: by half of what the contract allows. Of clients or of servers.
+    pub(crate) const RATES: [f64; 3] = [0.995, 1.0, 1.005];
+
+    /// Whether clocks run at other rates, so that a hold must last to the end of its lease for anything to be seen.
+    pub(crate) fn is_of_rates(self) -> bool {
+        matches!(self, Self::ClientRate | Self::ServerRate)
     }
 
     /// Whether it needs proxies between workers and servers.

@@ -80,6 +80,10 @@ pub fn expected(store: Store, fault: Fault) -> Result<Expected, &'static str> {
             }
             _ => Err("as for one server, or not staged"),
         },
+        F::ServerRate if redis => Ok(Expected::Safe),
+        F::ServerRate => {
+            Err("as for redis, or its leases do not run by the wall clock; see client-rate")
+        }
         F::WritesRefused if redis || mysql || (postgres && store != S::PostgresPair) => {
             Ok(Expected::Safe)
         }

@@ -173,7 +173,7 @@ impl Scenario {
             hold: match self.plant {
                 // Longer than the lease.
                 Some(Plant::RenewsInWordsOnly | Plant::GrantsWhatIsBusy) => 3_000,
-                _ if self.faults.contains(&Fault::ClientRate) => 3_000,
+                _ if self.faults.iter().any(|fault| fault.is_of_rates()) => 3_000,
                 _ => 120,
             },
             // Whoever waits could be the one that holds in silence.
@@ -183,7 +183,7 @@ impl Scenario {
             env: clock.as_ref().map(Clock::env).unwrap_or_default(),
             linger,
             rates: match self.faults.contains(&Fault::ClientRate) {
-                true => vec![0.995, 1.0, 1.005],
+                true => Fault::RATES.to_vec(),
                 false => Vec::new(),
             },
             ..Shape::new(vec![locks.clone(); tasks].concat(), self.seed)

@@ -190,6 +190,18 @@ impl Site {
             // A bare quorum of the three nodes.
             (Some(Fault::ServerClock), Store::Redlock) => vec![Clock::new()?, Clock::new()?],
             (Some(Fault::ServerClock), _) => vec![Clock::new()?],
+            (Some(Fault::ServerRate), _) => {
+                let rates = match store {
+                    Store::Redlock => &Fault::RATES[..],
+                    _ => &Fault::RATES[2..],
+                };
+                let clocks = rates.iter().map(|rate| -> Result<Clock> {
+                    let clock = Clock::new()?;
+                    clock.run_at(*rate)?;
+                    Ok(clock)
+                });
+                clocks.collect::<Result<_>>()?
+            }
             _ => Vec::new(),
         };
         let env_of = |server: usize| clocks.get(server).map(Clock::env).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::servers::configure;
-use super::{Fault, Form, cuts, not_for};
+use super::{Fault, Form, cuts, not_for, time};
 use crate::error::Doing;
 use crate::judge::crew::{Crew, Worker};
 use crate::judge::store::{Servers, Site};
@@ -56,17 +56,9 @@ impl Fault {
                 }
             }
             Self::ClientRate => {
-                // The slow one, and then whoever holds: each to the end of what it believes.
-                for number in 0..2 {
-                    let holder = match number {
-                        0 => crew.first_when_it_holds(lock).await?,
-                        _ => crew.holder(lock).await?,
-                    };
-                    let proxies = holder.proxies.iter();
-                    proxies.for_each(|proxy| proxy.black_hole(Direction::Both));
-                    sleep(long).await;
-                    heal(holder).await;
-                }
+                // The slow one, and then whoever holds.
+                cut_off(crew.first_when_it_holds(lock).await?, long).await;
+                cut_off(crew.holder(lock).await?, long).await;
             }
             Self::Partition | Self::CutToServer | Self::CutToClient => {
                 let way = match self {
@@ -182,6 +174,17 @@ impl Fault {
                 for ahead in [3600, 0] {
                     site.move_clocks(ahead).await?;
                     sleep(long).await;
+                }
+            }
+            (Self::ServerRate, Servers::Redis(nodes)) => {
+                let rates = &Self::RATES[Self::RATES.len() - nodes.len()..];
+                let before = time::look_at(nodes).await?;
+                for _ in 0..2 {
+                    cut_off(crew.holder(lock).await?, long).await;
+                }
+                let after = time::look_at(nodes).await?;
+                for ((before, after), rate) in before.iter().zip(&after).zip(rates) {
+                    before.ran_at(after, *rate)?;
                 }
             }
             (Self::WritesRefused, Servers::Redis(nodes)) => {
@@ -380,6 +383,14 @@ async fn stop(crew: &Crew, worker: &Worker, time: Duration) {
     worker.freeze(&crew.recorder);
     sleep(time).await;
     worker.go_on(&crew.recorder);
+}
+
+/// To the end of what it believes, and longer.
+async fn cut_off(holder: &Worker, time: Duration) {
+    let proxies = holder.proxies.iter();
+    proxies.for_each(|proxy| proxy.black_hole(Direction::Both));
+    sleep(time).await;
+    heal(holder).await;
 }
 
 pub(super) async fn heal(worker: &Worker) {
