@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::Form;
 use super::strike::heal;
 use crate::judge::crew::{Crew, Worker};
-use crate::judge::now;
+use crate::judge::{Store, now};
 use crate::{Direction, Error, FaultProxy, Result};
 
 /// A place at which a connection is reset: after so many bytes in this direction.
@@ -25,19 +25,31 @@ const LONGEST: u64 = 6_000;
 /// proxies are at it side by side, each with bytes of its own, and no place is given up for the next before the reset has come. Writes down how many there were.
 pub(super) async fn at_bytes(
     crew: &Crew,
-    lock: &str,
-    lease: Duration,
+    (store, lock): (Store, &str),
     form: Form,
     dice: &mut fastrand::Rng,
 ) -> Result<()> {
+    let lease = store.lease();
     let living: Vec<_> = crew.workers.iter().filter(|one| !one.is_dead()).collect();
     let measured = join_all(living.iter().map(|worker| ways(worker, lock, lease))).await;
     let end = (form == Form::Share).then(|| Instant::now() + 4 * lease);
+    let servers = living.first().map_or(0, |worker| worker.proxies.len());
+    // A client of these speaks with one server after the other, so a place may come at any of them.
+    let is_one_line = matches!(
+        store,
+        Store::EtcdCluster | Store::ZkEnsemble | Store::PostgresPair
+    );
+    let lines: Vec<_> = match is_one_line {
+        true => std::iter::once(0..servers).collect(),
+        false => (0..servers).map(|server| server..server + 1).collect(),
+    };
     let (mut begun, mut all) = (Vec::new(), 0);
-    for server in 0..living.first().map_or(0, |worker| worker.proxies.len()) {
+    for line in lines {
         let longest = |way: fn(&(u64, u64)) -> u64| {
-            let lengths = measured.iter().map(|ways| way(&ways[server]));
-            lengths.max().unwrap_or_default().min(LONGEST)
+            let lengths = measured
+                .iter()
+                .map(|ways| ways[line.clone()].iter().map(way).sum::<u64>());
+            lengths.max().unwrap_or(0).min(LONGEST)
         };
         let to_server = (0..longest(|ways| ways.0)).map(|byte| (Direction::ToServer, byte));
         let to_client = (0..longest(|ways| ways.1)).map(|byte| (Direction::ToClient, byte));
@@ -50,7 +62,7 @@ pub(super) async fn at_bytes(
         for (number, worker) in living.iter().enumerate() {
             let own = places.iter().skip(number).step_by(living.len());
             let own = own.copied().collect();
-            begun.push(reset_at(&worker.proxies[server], own, 2 * lease, end));
+            begun.push(reset_at(&worker.proxies[line.clone()], own, 2 * lease, end));
         }
     }
     let resets = join_all(begun).await;
@@ -92,9 +104,9 @@ async fn ways(worker: &Worker, lock: &str, lease: Duration) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// One reset after the other, until `end`. How many came, and how many did not, though there was time for it.
+/// One reset after the other, until `end`, at whichever of these servers it comes first. How many came, and how many did not, though there was time for it.
 async fn reset_at(
-    proxy: &FaultProxy,
+    line: &[FaultProxy],
     places: Vec<Place>,
     limit: Duration,
     end: Option<Instant>,
@@ -104,9 +116,9 @@ async fn reset_at(
         if end.is_some_and(|end| Instant::now() > end) {
             break;
         }
-        proxy.reset_after(way, bytes);
+        line.iter().for_each(|proxy| proxy.reset_after(way, bytes));
         let reset = async {
-            while proxy.resets_left() > 0 {
+            while line.iter().all(|proxy| proxy.resets_left() > 0) {
                 sleep(Duration::from_millis(1)).await;
             }
         };

@@ -131,7 +131,7 @@ impl Fault {
                     sleep(lease / 10).await;
                 }
             }
-            Self::CutAtBytes => cuts::at_bytes(crew, lock, lease, form, dice).await?,
+            Self::CutAtBytes => cuts::at_bytes(crew, (site.store, lock), form, dice).await?,
             _ => self.strike_store(site, crew, lock, long).await?,
         }
         Ok(())
