@@ -37,7 +37,8 @@ const FORGETS: &str =
     "what the server forgets it gives again; the holder learns it at its next renewal";
 const BY_HAND: &str = "the holder learns it at its next renewal";
 const NOT_REPLICATED: &str = "replication is asynchronous: the replica may not know the hold";
-const BY_THEIR_CLOCKS: &str = "leases run by the nodes' wall clocks, and those of a bare quorum jump: each node of it has seen the lease end (one that jumps is not enough, but for a hold that reached a bare quorum alone: redlock_clocks.rs)";
+const BY_THEIR_CLOCKS: &str =
+    "leases run by the nodes' wall clocks, and those of a bare quorum are moved";
 const BY_ITS_CLOCK: &str = "leases run by the server's wall clock";
 
 /// What is expected, or why the two do not go together.

@@ -133,6 +133,9 @@ impl Store {
     }
 }
 
+/// After a restart, nodes of Redlock that keep no data count again after so long.
+const LONGEST_LEASE: Duration = Duration::from_secs(3);
+
 /// The user of the workers.
 const APP_USER: &str = "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'app'; \
      GRANT ALL ON dlock.* TO app@'127.0.0.1'; GRANT PROCESS ON *.* TO app@'127.0.0.1'; FLUSH PRIVILEGES";
@@ -222,7 +225,12 @@ impl Site {
             Store::Redlock => {
                 let durable = !matches!(fault, Some(Fault::NodesForget | Fault::NodeEmpty));
                 let nodes = (0..3).map(|node| RedisServer::start_with(redis(durable, node)));
-                Servers::Redis(try_join_all(nodes).await?)
+                let nodes = try_join_all(nodes).await?;
+                if fault == Some(Fault::NodeEmpty) {
+                    // Until then they count for nobody, and nobody stands in a queue.
+                    sleep(LONGEST_LEASE).await;
+                }
+                Servers::Redis(nodes)
             }
             Store::RedisSentinel => Servers::Sentinel(SentinelGroup::start().await?),
             Store::RedisCluster => Servers::Cluster(RedisCluster::start_with(1).await?),
@@ -283,7 +291,8 @@ impl Site {
                     Store::Redis => format!("redis://{}?waiter_lease=2s", hosts(&addrs)),
                     // Nodes that may forget: one that restarted counts again when all that it gave must have ended.
                     _ if fault == Some(Fault::NodeEmpty) => {
-                        format!("redlock://{}?longest_lease=3s", hosts(&addrs))
+                        let longest = LONGEST_LEASE.as_millis();
+                        format!("redlock://{}?longest_lease={longest}ms", hosts(&addrs))
                     }
                     _ => format!("redlock://{}?persistent=true", hosts(&addrs)),
                 };
