@@ -1,4 +1,6 @@
-use dlock_core::{Capability, Locks, Result, Settings};
+use std::sync::Arc;
+
+use dlock_core::{Capability, Clock, Locks, Result, Settings};
 
 use crate::lease;
 use crate::scheme::open;
@@ -55,6 +57,7 @@ pub fn builder(url: impl Into<String>) -> Builder {
         url: url.into(),
         settings: Settings::new(),
         required: Vec::new(),
+        clock: None,
     }
 }
 
@@ -64,6 +67,7 @@ pub struct Builder {
     url: String,
     settings: Settings,
     required: Vec<Capability>,
+    clock: Option<Arc<dyn Clock>>,
 }
 
 impl Builder {
@@ -80,6 +84,12 @@ impl Builder {
         self
     }
 
+    /// Replaces the clock, for tests with a paused one, or one that runs at a rate of its own.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
     /// Connects.
     ///
     /// # Errors
@@ -91,10 +101,13 @@ impl Builder {
             (Some(lease), None) => self.settings.lease(lease),
             _ => self.settings,
         };
-        Locks::builder(open(&url).await?)
+        let builder = Locks::builder(open(&url).await?)
             .settings(settings)
-            .require(&self.required)
-            .build()
+            .require(&self.required);
+        match self.clock {
+            Some(clock) => builder.clock(clock).build(),
+            None => builder.build(),
+        }
     }
 }
 

@@ -68,9 +68,21 @@ impl Clock {
     /// # Errors
     /// When the system refuses.
     pub fn set(&self, seconds_ahead: i64) -> Result<()> {
+        self.write(&format!("{seconds_ahead:+}"))
+    }
+
+    /// It was right when it was made, and runs so much faster than it should.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn run_at(&self, rate: f64) -> Result<()> {
+        self.write(&format!("+0 x{rate}"))
+    }
+
+    fn write(&self, text: &str) -> Result<()> {
         let (new, file) = (self.folder.file("new"), self.folder.file("offset"));
         // Never half written: a program may look at any moment.
-        fs::write(&new, format!("{seconds_ahead:+}\n"))
+        fs::write(&new, format!("{text}\n"))
             .and_then(|()| fs::rename(&new, &file))
             .doing("set a clock")
     }

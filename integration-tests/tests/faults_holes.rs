@@ -11,16 +11,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dlock_judge::{Finding, History, Kind, Op, Phase, Register, judge};
-use integration_tests::Result;
 use integration_tests::judge::crew::{Crew, Shape};
 use integration_tests::judge::scenario::{connect, merge, registers, write_setup};
 use integration_tests::judge::{Fault, Registers, Site, Store, now};
+use integration_tests::{Direction, Result};
 
 /// What happens while the holder stands between its check and its write.
 #[derive(Clone, Copy)]
 enum Between {
     /// Its process is stopped until its lease is over.
     Stop,
+    /// Its clock runs at less than half the rate, and it is cut off from the store.
+    SlowClock,
     /// Something happens to the store, and the holder is not told before its next renewal.
     Store(Fault),
 }
@@ -30,6 +32,8 @@ async fn caught_between(store: Store, between: Between) -> Result<(Vec<Finding>,
     // With holes, time enough before the next renewal; with a stop, a short wait.
     let (fault, lease) = match between {
         Between::Stop => (Fault::None, store.lease()),
+        // It renews late by such a clock, and yet in time.
+        Between::SlowClock => (Fault::ClientRate, 3 * store.lease()),
         Between::Store(fault) => (fault, Duration::from_secs(20)),
     };
     let site = Site::start_with_lease(store, Some(fault), lease).await?;
@@ -46,6 +50,10 @@ async fn caught_between(store: Store, between: Between) -> Result<(Vec<Finding>,
         workers: 1,
         gate: true,
         plain: true,
+        rates: match between {
+            Between::SlowClock => vec![0.4],
+            _ => Vec::new(),
+        },
         ..Shape::new(locks, 1)
     };
     let addr = registers().await?.addr();
@@ -62,6 +70,7 @@ async fn caught_between(store: Store, between: Between) -> Result<(Vec<Finding>,
         workers: 2,
         gate: false,
         eager: true,
+        rates: Vec::new(),
         ..holder
     };
     let second = Crew::start(&program, &site, addr, &folder, &others).await?;
@@ -69,6 +78,10 @@ async fn caught_between(store: Store, between: Between) -> Result<(Vec<Finding>,
     first.note(Op::Fault, fault.as_str());
     match between {
         Between::Stop => first.workers[0].freeze(&first.recorder),
+        Between::SlowClock => {
+            let proxies = first.workers[0].proxies.iter();
+            proxies.for_each(|proxy| proxy.black_hole(Direction::Both));
+        }
         Between::Store(_) => site.strike_now(fault, &lock).await?,
     }
     // Two grants: the first of them has written by then.
@@ -86,6 +99,9 @@ async fn caught_between(store: Store, between: Between) -> Result<(Vec<Finding>,
         text.matches("\"write\"").count() >= 4
     };
     first.eventually("the late write", long, wrote).await?;
+    for proxy in &first.workers[0].proxies {
+        proxy.heal().await;
+    }
     let mut late = second.stop().await;
     late.extend(first.stop().await);
     assert!(late.is_empty(), "{late:?}");
@@ -118,8 +134,9 @@ fn was_refused(history: &History) -> bool {
 async fn stopped_holder_loses_an_update_unless_it_is_fenced(store: Store) {
     let (found, history) = caught_between(store, Between::Stop).await.expect("it runs");
     assert_eq!(count(&found, Kind::TwoHolders), 0, "{found:?}");
+    assert_eq!(count(&found, Kind::LostUpdate), 0, "{found:?}");
     assert!(
-        count(&found, Kind::LostUpdate) > 0,
+        count(&found, Kind::LateWrite) > 0,
         "nothing was lost: the harness sees nothing"
     );
     assert!(was_refused(&history), "the late write was not refused");
@@ -130,11 +147,12 @@ async fn stopped_holder_loses_an_update_unless_it_is_fenced(store: Store) {
     );
 }
 
-async fn hole_is_seen_and_the_fenced_register_survives_it(store: Store, fault: Fault) {
-    let outcome = caught_between(store, Between::Store(fault)).await;
+async fn hole_is_seen_and_the_fenced_register_survives_it(store: Store, between: Between) {
+    let outcome = caught_between(store, between).await;
     let (found, history) = outcome.expect("it runs");
     assert!(count(&found, Kind::TwoHolders) > 0, "not seen: {found:?}");
-    assert!(count(&found, Kind::LostUpdate) > 0, "{found:?}");
+    let lost = count(&found, Kind::LostUpdate) + count(&found, Kind::LateWrite);
+    assert!(lost > 0, "{found:?}");
     assert!(was_refused(&history), "the late write was not refused");
     let data = [
         Kind::LostWrite,
@@ -180,7 +198,8 @@ macro_rules! holes {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $name() {
-                    super::hole_is_seen_and_the_fenced_register_survives_it(Store::$store, Fault::$fault).await;
+                    let between = super::Between::Store(Fault::$fault);
+                    super::hole_is_seen_and_the_fenced_register_survives_it(Store::$store, between).await;
                 }
             )*
             pub(super) const SEEN: &[(Store, Fault)] = &[$((Store::$store, Fault::$fault)),*];
@@ -193,9 +212,12 @@ holes! {
     redis_server_clock: Redis ServerClock,
     redis_eviction: Redis Eviction,
     redis_hold_deleted: Redis HoldDeleted,
+    redis_sentinel_leader_frozen: RedisSentinel LeaderFrozen,
     redis_sentinel_switch_over: RedisSentinel SwitchOver,
     redis_sentinel_fail_over: RedisSentinel FailOver,
+    redis_cluster_leader_frozen: RedisCluster LeaderFrozen,
     redis_cluster_fail_over: RedisCluster FailOver,
+    redlock_server_clock: Redlock ServerClock,
     redlock_nodes_forget: Redlock NodesForget,
     mysql_lease_server_clock: MysqlLease ServerClock,
     mysql_lease_hold_deleted: MysqlLease HoldDeleted,
@@ -204,6 +226,29 @@ holes! {
     postgres_hold_deleted: Postgres HoldDeleted,
     etcd_hold_deleted: Etcd HoldDeleted,
     zk_hold_deleted: Zk HoldDeleted,
+}
+
+/// The contract allows clocks one percent: a holder whose clock is slower by far believes in its hold when another has it.
+macro_rules! slow_clocks {
+    ($($name:ident: $store:ident),* $(,)?) => {
+        mod slow_clock {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    let slow = super::Between::SlowClock;
+                    super::hole_is_seen_and_the_fenced_register_survives_it(super::Store::$store, slow).await;
+                }
+            )*
+        }
+    };
+}
+
+slow_clocks! {
+    redis: Redis,
+    redlock: Redlock,
+    mysql_lease: MysqlLease,
+    mysql_unique: MysqlUnique,
+    postgres: Postgres,
 }
 
 /// No hole stands in the plan that is not seen here.

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use dlock_judge::{History, holds};
-use integration_tests::judge::{Fault, Scenario, Store, plan, soak};
+use integration_tests::judge::{Fault, Form, Scenario, Store, plan, soak};
 
 /// What happens to clients that hold more than they use.
 const FAULTS: [Fault; 10] = [
@@ -35,6 +35,7 @@ async fn is_passed_on_safely(store: Store) {
         folder: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("judge"),
         passed_on: Some(soak::PASSED_ON),
         plant: None,
+        form: Form::Share,
     };
     let mut plan = plan::of(store);
     plan.retain(|(fault, _)| FAULTS.contains(fault));

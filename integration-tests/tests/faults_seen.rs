@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 
 use dlock_judge::Kind;
-use integration_tests::judge::{Fault, Plant, RoundReport, Scenario, Site, Store};
+use integration_tests::judge::{Fault, Form, Plant, RoundReport, Scenario, Site, Store};
 
 async fn planted(plant: Option<Plant>, seed: u64) -> RoundReport {
     let scenario = Scenario {
@@ -19,6 +19,7 @@ async fn planted(plant: Option<Plant>, seed: u64) -> RoundReport {
         folder: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("judge-seen"),
         passed_on: None,
         plant,
+        form: Form::Share,
     };
     scenario.run(None).await.expect("it runs")
 }
@@ -67,6 +68,35 @@ async fn a_release_that_is_not_sent_is_seen() {
 async fn a_waiter_that_is_passed_over_is_seen() {
     let outcome = planted(Some(Plant::PassesOver), 16).await;
     sees(&outcome, Kind::OutOfOrder);
+}
+
+/// The others go on, so each lock goes round; both the run and the judge of its history must miss the one who is left out.
+#[tokio::test]
+async fn a_waiter_that_is_never_woken_is_seen() {
+    let outcome = planted(Some(Plant::NeverWakesOne), 17).await;
+    let stuck = outcome.findings.iter();
+    let stuck = stuck.filter(|finding| finding.kind == Kind::Stuck);
+    let details: Vec<_> = stuck.map(|finding| finding.detail.as_str()).collect();
+    for part in ["worker 1 did not get it", "process 1 waited"] {
+        let is_there = details.iter().any(|detail| detail.contains(part));
+        assert!(is_there, "{part}: {details:?}");
+    }
+    let of_others =
+        |detail: &&&str| !detail.contains("worker 1 ") && !detail.contains("process 1 ");
+    assert_eq!(details.iter().find(of_others), None, "{details:?}");
+}
+
+/// A clock that is moved in words only would make a store safe that nobody has put to anything.
+#[tokio::test]
+async fn a_server_that_does_not_go_by_the_clock_is_no_verdict() {
+    for store in [Store::Redis, Store::MysqlLease] {
+        let site = Site::start(store, None).await.expect("it runs");
+        site.shows_time(0).await.expect("the right time");
+        let error = site.shows_time(3600).await;
+        assert!(error.is_err(), "its clock was not moved");
+    }
+    let site = Site::start(Store::Etcd, None).await.expect("it runs");
+    assert!(site.shows_time(0).await.is_err(), "it does not tell");
 }
 
 /// What is excused by servers that stand still is not excused where they work, nor where it is not seen that they do not.

@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 
-use integration_tests::judge::{Scenario, Store, soak};
+use integration_tests::judge::{Form, Scenario, Store, soak};
 
 async fn every_fault_of(store: Store) {
     let template = Scenario {
@@ -18,6 +18,7 @@ async fn every_fault_of(store: Store) {
         folder: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("judge"),
         passed_on: None,
         plant: None,
+        form: Form::Share,
     };
     let runs = soak::every_fault(None, &template, 6).await;
     let runs = runs.expect("the servers run");
@@ -26,19 +27,7 @@ async fn every_fault_of(store: Store) {
     // The judge of the order can see, where there is one. How many pairs it judges depends on how busy the machine is.
     let seen = runs.iter().filter_map(|run| run.outcome.as_ref().ok());
     let seen: usize = seen.map(|outcome| outcome.seen_waiting).sum();
-    assert!(!is_fair(store) || seen > 0, "nobody was seen to wait");
-}
-
-/// First come, first served, and the store tells who waits.
-fn is_fair(store: Store) -> bool {
-    !matches!(
-        store,
-        Store::MysqlLease
-            | Store::MysqlUnique
-            | Store::MysqlSession
-            | Store::MysqlAdvisory
-            | Store::PostgresSession
-    )
+    assert!(!store.is_fair() || seen > 0, "nobody was seen to wait");
 }
 
 macro_rules! stores {

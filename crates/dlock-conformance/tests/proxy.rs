@@ -341,7 +341,9 @@ async fn a_connection_ends_in_the_midst_of_a_request_or_a_reply() {
         let mut client = connected(&mut echo, &proxy).await;
         let before = proxy.bytes();
         proxy.reset_after(way, 2);
+        assert_eq!(proxy.resets_left(), 1);
         assert!(client.ask("abcdef").await.is_err(), "{way:?}");
+        assert_eq!(proxy.resets_left(), 0);
         let after = proxy.bytes();
         let passed = (
             after.to_server - before.to_server,

@@ -1,8 +1,9 @@
 //! C12, C13 and C16: after all is well again somebody gets in, every call ends, and nothing is left.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use crate::history::{History, Op, Phase};
+use crate::history::{History, Line, Op, Phase};
+use crate::holds::holds;
 use crate::report::{Finding, Kind};
 
 /// Looks at what came after the last fault was over.
@@ -10,6 +11,7 @@ use crate::report::{Finding, Kind};
 pub fn check(history: &History) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(after_healing(history));
+    findings.extend(starved(history));
     findings.extend(unanswered(history));
     for line in history.lines().iter().filter(|line| line.op == Op::Left) {
         if line.value != Some(0) {
@@ -54,17 +56,72 @@ fn after_healing(history: &History) -> Vec<Finding> {
     findings
 }
 
+/// Who waits must be served in time, and not somebody alone: one waiter that nobody wakes is not seen by the grants of the others. A wait counts from the moment from which
+/// all was well, and to the end of the run if it has no other. Where no order is declared, one may have bad luck for twice the bound.
+fn starved(history: &History) -> Vec<Finding> {
+    let moment = |op| {
+        let mut lines = history.lines().iter().rev();
+        lines.find(|line| line.op == op).map(|line| line.at)
+    };
+    let (Some(healed), Some(end)) = (moment(Op::Healed), moment(Op::Stopping)) else {
+        return Vec::new();
+    };
+    let setup = history.setup();
+    let bounds = if setup.fair { 1 } else { 2 };
+    let limit = (setup.lease + bounds * setup.bound).saturating_mul(1_000_000);
+    let mut ends = HashMap::new();
+    for line in history.lines() {
+        match (line.op, line.phase) {
+            (Op::Acquire, Phase::Invoke) => {}
+            (Op::Acquire, _) => _ = ends.entry((line.process, line.attempt)).or_insert(line.at),
+            _ => {}
+        }
+    }
+    let lines = history.lines().iter();
+    let killed: HashSet<_> = lines
+        .filter(|line| line.op == Op::Killed)
+        .map(|line| line.process)
+        .collect();
+    let mut findings = Vec::new();
+    let asked = |line: &&Line| (line.op, line.phase) == (Op::Acquire, Phase::Invoke);
+    let waits = history.lines().iter().filter(asked);
+    for wait in waits.filter(|wait| !killed.contains(&wait.process)) {
+        let from = wait.at.max(healed);
+        let until = ends.get(&(wait.process, wait.attempt));
+        let until = until.map_or(end, |until| end.min(*until));
+        if until.saturating_sub(from) <= limit {
+            continue;
+        }
+        // Others came later and were served meanwhile. If nobody was, that is found of all.
+        let served = holds(history)
+            .iter()
+            .filter(|hold| hold.lock == wait.lock && hold.process != wait.process)
+            .filter(|hold| hold.asked > from && hold.from < until)
+            .count();
+        if served > 0 {
+            let why = format!(
+                "process {} waited from {} and for {} ms since all was well, while {served} who came later were served",
+                wait.process,
+                wait.at,
+                (until - from) / 1_000_000
+            );
+            findings.push(Finding::new(Kind::Stuck, &wait.lock, from, why));
+        }
+    }
+    findings
+}
+
 /// Questions that were never answered by processes that lived to their end.
 fn unanswered(history: &History) -> Vec<Finding> {
     let lines = history.lines();
     if !lines.iter().any(|line| line.op == Op::Stopping) {
         return Vec::new();
     }
-    let mut open = HashMap::new();
+    let (mut open, mut killed) = (HashMap::new(), HashSet::new());
     for line in lines {
         let key = (line.process, line.attempt, line.op as u8);
         match (line.op, line.phase) {
-            (Op::Killed, _) => open.retain(|key: &(u32, u64, u8), _| key.0 != line.process),
+            (Op::Killed, _) => _ = killed.insert(line.process),
             (Op::Acquire | Op::Try | Op::Release | Op::Downgrade, Phase::Invoke) => {
                 open.insert(key, line);
             }
@@ -72,7 +129,9 @@ fn unanswered(history: &History) -> Vec<Finding> {
             _ => {}
         }
     }
-    let mut open: Vec<_> = open.into_values().collect();
+    // Also what it asked after that was written down: the kill comes a moment later.
+    let living = open.into_iter().filter(|(key, _)| !killed.contains(&key.0));
+    let mut open: Vec<_> = living.map(|(_, line)| line).collect();
     open.sort_by_key(|line| line.at);
     open.iter()
         .map(|line| {
@@ -85,7 +144,7 @@ fn unanswered(history: &History) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{Line, Mode};
+    use crate::history::Mode;
     use crate::testing::Script;
 
     const SECOND: u64 = 1_000_000_000;
@@ -113,6 +172,56 @@ mod tests {
         assert_eq!(next_grant(None), [Kind::Stuck]);
     }
 
+    /// One waits from before the healing until it is told to stop after so many seconds, beside others who are served once a second.
+    fn one_waits(fair: bool, seconds: u64, others: bool) -> Vec<Kind> {
+        let mut script = Script::new();
+        script.setup(true, fair);
+        script.info(Op::Healed, SECOND);
+        script.ask(1, Op::Acquire, "m", Mode::Exclusive, SECOND / 2);
+        let end = (1 + seconds) * SECOND;
+        script.answer(end + 1, Phase::Unknown, None, None);
+        // All was well: at its start somebody is served who asked before.
+        script.ask(2, Op::Acquire, "m", Mode::Exclusive, SECOND / 2);
+        script.answer(SECOND + 1, Phase::Ok, Some(1), None);
+        script.release(SECOND + 2, SECOND + 3);
+        for turn in (1..seconds).filter(|_| others) {
+            let at = (1 + turn) * SECOND;
+            script.hold(2, "m", Mode::Exclusive, at, turn + 1, None);
+            script.release(at + 10, at + 20);
+        }
+        script.info(Op::Stopping, end);
+        let found = starved(&script.history());
+        found.iter().map(|finding| finding.kind).collect()
+    }
+
+    #[test]
+    fn one_waiter_that_is_not_served_while_others_are_is_found() {
+        assert_eq!(one_waits(true, 2, true), []);
+        assert_eq!(one_waits(true, 4, true), [Kind::Stuck]);
+        // Without an order there is twice the bound.
+        assert_eq!(one_waits(false, 3, true), []);
+        assert_eq!(one_waits(false, 5, true), [Kind::Stuck]);
+        // Nobody else came: that nobody is served is found elsewhere.
+        assert_eq!(one_waits(true, 4, false), []);
+    }
+
+    #[test]
+    fn who_died_or_was_served_late_is_told_apart() {
+        let mut script = Script::new();
+        script.setup(true, true);
+        script.info(Op::Healed, SECOND);
+        for turn in 2..9 {
+            script.hold(2, "m", Mode::Exclusive, turn * SECOND, turn, None);
+            script.release(turn * SECOND + 10, turn * SECOND + 20);
+        }
+        script.ask(1, Op::Acquire, "m", Mode::Exclusive, 2 * SECOND);
+        script.answer(8 * SECOND + 30, Phase::Ok, Some(20), None);
+        script.info(Op::Stopping, 9 * SECOND);
+        assert_eq!(starved(&script.history()).len(), 1);
+        script.killed(1, 9 * SECOND);
+        assert_eq!(starved(&script.history()), []);
+    }
+
     #[test]
     fn a_call_that_does_not_end_is_found_unless_its_process_died() {
         let mut script = Script::new();
@@ -125,8 +234,11 @@ mod tests {
             .map(|one| one.kind)
             .collect();
         assert_eq!(kinds, [Kind::Stuck]);
-        script.killed(2, 35);
-        assert_eq!(check(&script.history()), []);
+        for killed in [35, 29] {
+            script.lines_mut().retain(|line| line.op != Op::Killed);
+            script.killed(2, killed);
+            assert_eq!(check(&script.history()), []);
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@ use crate::report::{Finding, Kind};
 /// Looks at both registers of every lock.
 ///
 /// A holder reads a number and writes the next one, and the register keeps a list of what it took. So a number that comes twice is an
-/// update that was lost. Lost updates of the unfenced register are findings of their own kind, since no lock can prevent all of them.
+/// update that was lost. Lost updates of the unfenced register are findings of two kinds of their own: no lock can prevent those of a holder that writes late
+/// since it stood still ([`Kind::LateWrite`]); any other shows that two worked at once ([`Kind::LostUpdate`]).
 #[must_use]
 pub fn check(history: &History) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -29,6 +30,7 @@ pub fn check(history: &History) -> Vec<Finding> {
             let mut find = |kind, at, why: String| findings.push(Finding::new(kind, name, at, why));
             let mut value = 0;
             let mut highest = None;
+            let mut before: Option<&Line> = None;
             for line in &took {
                 let written = line.value.unwrap_or_default();
                 if written != value + 1 {
@@ -36,8 +38,17 @@ pub fn check(history: &History) -> Vec<Finding> {
                         "{} followed {value} in the {register:?} register",
                         who(line)
                     );
-                    find(lost, line.at, why);
+                    // Either of the two may be the late one.
+                    let mut both = [Some(*line), before].into_iter().flatten();
+                    let kind = match register {
+                        Register::Unfenced if both.any(|one| wrote_late(history, one)) => {
+                            Kind::LateWrite
+                        }
+                        _ => lost,
+                    };
+                    find(kind, line.at, why);
                 }
+                before = Some(line);
                 value = written;
                 if let Some(kind) = stale
                     && line.token < highest
@@ -61,6 +72,45 @@ pub fn check(history: &History) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Whether the one who wrote this stood still while it held, or its write was under way when its validity passed.
+fn wrote_late(history: &History, took: &Line) -> bool {
+    let of_process = |line: &&Line| line.process == took.process;
+    let lines = || history.lines().iter().filter(of_process);
+    let own = || lines().filter(|line| line.attempt == took.attempt && line.lock == took.lock);
+    let got =
+        own().find(|line| line.phase == Phase::Ok && matches!(line.op, Op::Acquire | Op::Try));
+    let written = |phase| {
+        let mut writes = own().filter(|line| line.op == Op::Write && line.phase == phase);
+        let write = writes.find(|line| line.register == Some(Register::Unfenced));
+        write.map(|line| line.at)
+    };
+    let (Some(got), Some(sent)) = (got, written(Phase::Invoke)) else {
+        return false;
+    };
+    // One that was killed meanwhile never heard of it.
+    let done = written(Phase::Ok).unwrap_or(u64::MAX);
+    let renewed = own().filter(|line| line.op == Op::Renew && line.at <= sent);
+    let believed = renewed.last().unwrap_or(got).valid_until;
+    if believed.is_some_and(|until| sent <= until && until < done) {
+        return true;
+    }
+    let within = |from: u64, to: u64| from < done && to > got.at;
+    let mut stopped = None;
+    for line in lines() {
+        match line.op {
+            Op::StoodStill if within(line.value.unwrap_or(line.at), line.at) => return true,
+            Op::Stopped => stopped = Some(line.at),
+            Op::Continued => {
+                if stopped.take().is_some_and(|from| within(from, line.at)) {
+                    return true;
+                }
+            }
+            _ => {}
+        }
+    }
+    stopped.is_some_and(|from| within(from, u64::MAX))
 }
 
 fn key(line: &Line) -> (u32, u64, Option<u64>) {
@@ -118,6 +168,58 @@ mod tests {
             write(&mut script, register, 3, 3, 2);
             assert_eq!(kinds(&script), [kind]);
         }
+    }
+
+    /// Two read the same number, and both write the next one. The first of them was told that it holds until 100, wrote at this time, and heard of it at that.
+    fn one_of_two_writes(sent: u64, done: u64, more: impl FnOnce(&mut Script)) -> Vec<Kind> {
+        let mut script = Script::new();
+        script.hold(1, "m", Mode::Exclusive, 10, 1, Some(100));
+        for (at, phase) in [(sent, Phase::Invoke), (done, Phase::Ok)] {
+            script.wrote(at, Register::Unfenced, 1, 1);
+            script.lines_mut().last_mut().unwrap().phase = phase;
+        }
+        let of_first = script.lines_mut().last().unwrap().clone();
+        more(&mut script);
+        write(&mut script, Register::Unfenced, 2, 5, 1);
+        let mut took = of_first;
+        (took.op, took.phase, took.at) = (Op::Took, Phase::Info, u64::MAX);
+        script.push(took);
+        kinds(&script)
+    }
+
+    #[test]
+    fn a_lost_update_is_told_apart_from_a_late_write() {
+        let nothing = |_: &mut Script| {};
+        // Within its validity: two were at work at once.
+        assert_eq!(one_of_two_writes(60, 62, nothing), [Kind::LostUpdate]);
+        // After it, and nobody stood still: it was told that it holds when it did not.
+        assert_eq!(one_of_two_writes(120, 122, nothing), [Kind::LostUpdate]);
+        assert_eq!(one_of_two_writes(99, 103, nothing), [Kind::LateWrite]);
+        let still = |process, from: u64, to| {
+            move |script: &mut Script| {
+                let mut line = Line::new(to, process, Op::StoodStill, Phase::Info);
+                line.value = Some(from);
+                script.push(line);
+            }
+        };
+        assert_eq!(
+            one_of_two_writes(120, 122, still(1, 50, 119)),
+            [Kind::LateWrite]
+        );
+        assert_eq!(
+            one_of_two_writes(120, 122, still(3, 50, 119)),
+            [Kind::LostUpdate]
+        );
+        assert_eq!(
+            one_of_two_writes(120, 122, still(1, 2, 9)),
+            [Kind::LostUpdate]
+        );
+        let stopped = |script: &mut Script| {
+            for (op, at) in [(Op::Stopped, 50), (Op::Continued, 119)] {
+                script.push(Line::new(at, 1, op, Phase::Info));
+            }
+        };
+        assert_eq!(one_of_two_writes(120, 122, stopped), [Kind::LateWrite]);
     }
 
     #[test]

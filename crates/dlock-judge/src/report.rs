@@ -21,8 +21,11 @@ pub enum Kind {
     StaleWrite,
     /// An acknowledged write of the fenced register is lost.
     LostWrite,
-    /// The unfenced register lost an update. What a lease cannot promise: no clause is broken.
+    /// The unfenced register lost an update, and nobody was seen to stand still: somebody wrote who was told to hold while another did.
     LostUpdate,
+    /// The unfenced register lost an update to a holder that stood still between its check and its write, or whose write was under way when its validity
+    /// passed. What a lease cannot promise: no clause is broken.
+    LateWrite,
     /// No order of grants and ends explains the answers.
     NotLinearizable,
     /// Somebody was served before one who came first (C18).
@@ -39,7 +42,7 @@ impl Kind {
     pub fn is_unsafe(self) -> bool {
         !matches!(
             self,
-            Self::LostUpdate | Self::OutOfOrder | Self::Stuck | Self::LeftBehind
+            Self::LateWrite | Self::OutOfOrder | Self::Stuck | Self::LeftBehind
         )
     }
 
@@ -54,6 +57,7 @@ impl Kind {
             Self::StaleWrite => "stale write taken",
             Self::LostWrite => "fenced write lost",
             Self::LostUpdate => "unfenced update lost",
+            Self::LateWrite => "unfenced update lost to a late write",
             Self::NotLinearizable => "not linearizable",
             Self::OutOfOrder => "out of order",
             Self::Stuck => "stuck",

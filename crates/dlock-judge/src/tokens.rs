@@ -39,12 +39,22 @@ pub fn check(history: &History) -> Vec<Finding> {
                     && other.until > other.from
                     && hold.until > hold.from
             };
-            let higher = before.iter().filter(|(other, higher)| {
-                *higher > token && (other.from < hold.asked || excludes(other))
-            });
-            if let Some((other, _)) = higher.max_by_key(|(_, token)| *token) {
+            let higher: Vec<_> = before
+                .iter()
+                .filter(|(other, higher)| {
+                    *higher > token && (other.from < hold.asked || excludes(other))
+                })
+                .collect();
+            // Neither asked after the other was told, and both held at once: they may have been told in any order, and what is wrong is the second holder.
+            let at_once = |other: &Hold| other.from >= hold.asked && other.until > hold.from;
+            let highest = |all: bool| {
+                let those = higher.iter().filter(|(other, _)| all || !at_once(other));
+                those.max_by_key(|(_, token)| *token)
+            };
+            if let Some((other, _)) = highest(false).or_else(|| highest(true)) {
                 let why = format!("{} after {}", hold.text(), other.text());
-                let kind = match is_turn_of_an_older_hold(&before, hold, token, other) {
+                let is_turn = is_turn_of_an_older_hold(&before, hold, token, other);
+                let kind = match at_once(other) || is_turn {
                     true => Kind::TwoHolders,
                     false => Kind::TokenOrder,
                 };
@@ -121,6 +131,22 @@ mod tests {
         script.hold(3, "m", Mode::Exclusive, 70, 66, Some(80));
         assert_eq!(kinds(&script), [Kind::TwoHolders, Kind::TokenOrder]);
         script.hold(2, "m", Mode::Exclusive, 90, 10, Some(95));
+        assert_eq!(kinds(&script)[2..], [Kind::TokenOrder]);
+    }
+
+    #[test]
+    fn two_who_hold_at_once_may_have_been_told_in_any_order() {
+        let mut script = Script::new();
+        script.ask(1, Op::Acquire, "m", Mode::Exclusive, 10);
+        script.answer(20, Phase::Ok, Some(500), Some(100));
+        script.ask(2, Op::Acquire, "m", Mode::Exclusive, 15);
+        script.answer(30, Phase::Ok, Some(400), Some(100));
+        assert_eq!(kinds(&script), [Kind::TwoHolders]);
+        // Not one who asked when another had been told, and not one after the other.
+        script.ask(3, Op::Acquire, "m", Mode::Exclusive, 25);
+        script.answer(40, Phase::Ok, Some(300), Some(100));
+        assert_eq!(kinds(&script), [Kind::TwoHolders, Kind::TokenOrder]);
+        script.hold(4, "m", Mode::Exclusive, 200, 200, Some(210));
         assert_eq!(kinds(&script)[2..], [Kind::TokenOrder]);
     }
 

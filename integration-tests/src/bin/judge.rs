@@ -3,6 +3,7 @@
 //! - `judge worker JOB` is one worker process of a scenario.
 //! - `judge quick [--store S] [--fault F] [--seed N] [--write FILE]` runs every scenario once, or those of one store or fault.
 //! - `judge soak --minutes N [--seed N] [--store S]` runs random ones.
+//! - `--bytes all` with either: connections are reset at every byte, not at a share of them.
 //! - `judge check FILE` judges a history.
 #![allow(
     clippy::print_stdout,

@@ -74,6 +74,8 @@ pub struct Shape {
     pub eager: bool,
     /// See [`Job::linger`].
     pub linger: u64,
+    /// See [`Job::rate`]: of the first worker first. Whoever has none goes by the machine's clock.
+    pub rates: Vec<f64>,
     /// See [`Job::plant`].
     pub plant: Option<super::Plant>,
     /// The dice.
@@ -95,6 +97,7 @@ impl Shape {
             plain: false,
             eager: false,
             linger: 0,
+            rates: Vec::new(),
             plant: None,
             seed,
             env: Vec::new(),
@@ -134,6 +137,7 @@ impl Crew {
                 plain: shape.plain,
                 eager: shape.eager,
                 linger: shape.linger,
+                rate: shape.rates.get((number - shape.first) as usize).copied(),
                 plant: shape.plant,
             };
             let worker = Worker::start(program, &job, proxies, &shape.env, folder)?;
@@ -193,6 +197,19 @@ impl Crew {
         Ok(self.holder_now(lock).unwrap_or(&self.workers[0]))
     }
 
+    /// Waits until the first worker that lives holds the lock.
+    ///
+    /// # Errors
+    /// When it does not for a long time.
+    pub(super) async fn first_when_it_holds(&self, lock: &str) -> Result<&Worker> {
+        let mut living = self.workers.iter().filter(|worker| !worker.is_dead());
+        let first = living.next().unwrap_or(&self.workers[0]);
+        let holds = |_: &Self| first.see(|board| board.holds.iter().any(|name| name == lock));
+        self.eventually("the first worker holds", Duration::from_secs(60), holds)
+            .await?;
+        Ok(first)
+    }
+
     fn holder_now(&self, lock: &str) -> Option<&Worker> {
         self.workers.iter().find(|worker| {
             !worker.is_dead() && worker.see(|board| board.holds.iter().any(|name| name == lock))
@@ -216,6 +233,16 @@ impl Crew {
             let mut workers = self.workers.iter();
             workers.any(|worker| worker.see(|board| board.got.get(lock) > Some(&moment)))
         })
+    }
+
+    /// Who of the living did not get which of the locks after this moment.
+    #[must_use]
+    pub fn without_since(&self, locks: &[(String, Mode)], moment: u64) -> Vec<(u32, String)> {
+        let living = self.workers.iter().filter(|worker| !worker.is_dead());
+        let all = living.flat_map(|worker| locks.iter().map(move |(lock, _)| (worker, lock)));
+        all.filter(|(worker, lock)| worker.last_got(lock) <= Some(moment))
+            .map(|(worker, lock)| (worker.number, lock.clone()))
+            .collect()
     }
 
     /// Writes down what goes wrong.
@@ -310,7 +337,7 @@ impl Worker {
         matches!(child.try_wait(), Ok(Some(_)))
     }
 
-    fn is_dead(&self) -> bool {
+    pub(super) fn is_dead(&self) -> bool {
         *self.killed.lock().expect("no panic")
     }
 

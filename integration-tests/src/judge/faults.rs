@@ -1,12 +1,23 @@
 //! What goes wrong: each fault happens, lasts a while, and is over when the call returns.
 
+mod cuts;
 mod servers;
 mod strike;
+mod time;
 
 use serde::{Deserialize, Serialize};
 
 use super::store::Store;
 use crate::Error;
+
+/// How much of a fault that has many places is staged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A share of them, which the dice choose: seconds.
+    Share,
+    /// All of them: minutes.
+    Whole,
+}
 
 /// Which fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -23,6 +34,7 @@ pub enum Fault {
     GranteeKilled,
     RuntimeBlocked,
     ClientClock,
+    ClientRate,
     Partition,
     CutToServer,
     CutToClient,
@@ -37,6 +49,7 @@ pub enum Fault {
     ServerRestarted,
     ServerEmpty,
     ServerClock,
+    ServerRate,
     WritesRefused,
     SaveFailed,
     OutOfMemory,
@@ -55,11 +68,12 @@ pub enum Fault {
     NodeDown,
     NodeFrozen,
     NodesForget,
+    NodeEmpty,
 }
 
 impl Fault {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 45] = [
         Self::None,
         Self::HolderStoppedShort,
         Self::HolderStoppedLong,
@@ -70,6 +84,7 @@ impl Fault {
         Self::GranteeKilled,
         Self::RuntimeBlocked,
         Self::ClientClock,
+        Self::ClientRate,
         Self::Partition,
         Self::CutToServer,
         Self::CutToClient,
@@ -84,6 +99,7 @@ impl Fault {
         Self::ServerRestarted,
         Self::ServerEmpty,
         Self::ServerClock,
+        Self::ServerRate,
         Self::WritesRefused,
         Self::SaveFailed,
         Self::OutOfMemory,
@@ -102,6 +118,7 @@ impl Fault {
         Self::NodeDown,
         Self::NodeFrozen,
         Self::NodesForget,
+        Self::NodeEmpty,
     ];
 
     /// Its name, and what it does.
@@ -138,6 +155,10 @@ impl Fault {
                 "client-clock",
                 "the wall clock of all clients jumps an hour ahead, then two back",
             ),
+            Self::ClientRate => (
+                "client-rate",
+                "the clocks of the three clients run half a percent slow, right and half a percent fast, and holders are cut off until their holds must have ended",
+            ),
             Self::Partition => (
                 "partition",
                 "nothing passes between the holder and the store, for longer than the lease",
@@ -170,7 +191,7 @@ impl Fault {
             Self::Resets => ("resets", "connections are reset again and again"),
             Self::CutAtBytes => (
                 "cut-at-bytes",
-                "connections are reset in the midst of requests and replies, at every byte of them in turn",
+                "connections are reset in the midst of requests and replies: at a share of all bytes from a new connection to a grant, which the seed chooses, or at each of them (`--bytes all`)",
             ),
             Self::ServerFrozen => (
                 "server-frozen",
@@ -186,7 +207,11 @@ impl Fault {
             ),
             Self::ServerClock => (
                 "server-clock",
-                "the server's wall clock jumps an hour ahead, and back",
+                "the server's wall clock jumps an hour ahead, and back; with Redlock those of two of the three nodes",
+            ),
+            Self::ServerRate => (
+                "server-rate",
+                "the server's wall clock runs half a percent fast from its start (Redlock: one node's slow, one right, one fast), and holders are cut off until their holds must have ended",
             ),
             Self::WritesRefused => (
                 "writes-refused",
@@ -224,7 +249,7 @@ impl Fault {
             Self::LeaderKilled => ("leader-killed", "the leader is killed, and comes back"),
             Self::LeaderFrozen => (
                 "leader-frozen",
-                "the leader stands still until another is elected, and goes on",
+                "the leader, or the master, stands still until another has taken its place, and goes on",
             ),
             Self::QuorumLost => (
                 "quorum-lost",
@@ -247,6 +272,10 @@ impl Fault {
             Self::NodesForget => (
                 "nodes-forget",
                 "a bare quorum of nodes is killed and comes back without data, though it was said to keep it",
+            ),
+            Self::NodeEmpty => (
+                "node-empty",
+                "one of three nodes, which keep no data, is killed and comes back without any",
             ),
         }
     }
@@ -273,6 +302,14 @@ impl Fault {
     #[must_use]
     pub fn hits_servers(self) -> bool {
         self >= Self::ServerFrozen
+    }
+
+    /// The rates of clocks that run too slow, right and too fast: by half of what the contract allows. Of clients or of servers.
+    pub(crate) const RATES: [f64; 3] = [0.995, 1.0, 1.005];
+
+    /// Whether clocks run at other rates, so that a hold must last to the end of its lease for anything to be seen.
+    pub(crate) fn is_of_rates(self) -> bool {
+        matches!(self, Self::ClientRate | Self::ServerRate)
     }
 
     /// Whether it needs proxies between workers and servers.

@@ -7,6 +7,7 @@ pub mod crew;
 mod faults;
 pub mod plan;
 mod plant;
+mod rate;
 mod recorder;
 mod registers;
 pub mod scenario;
@@ -15,7 +16,7 @@ mod store;
 pub mod table;
 pub mod worker;
 
-pub use faults::Fault;
+pub use faults::{Fault, Form};
 pub use plan::Expected;
 pub use plant::Plant;
 pub use recorder::{Recorder, now};

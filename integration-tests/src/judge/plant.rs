@@ -1,5 +1,6 @@
 //! Mistakes that a backend is made to have, so that it is known that the judge sees them.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,6 +26,15 @@ pub enum Plant {
     ReleasesInWordsOnly,
     /// Every second time the first waiter is passed over, and stands behind the others.
     PassesOver,
+    /// The first process is never woken: what it does not get at once it waits for in vain.
+    NeverWakesOne,
+}
+
+impl Plant {
+    /// Whether this process has the mistake.
+    pub(crate) fn hits(self, process: u32) -> bool {
+        self != Self::NeverWakesOne || process == 1
+    }
 }
 
 /// A backend with a mistake.
@@ -81,6 +91,12 @@ impl Backend for Liar {
     }
 
     async fn acquire(&self, request: &Request) -> Result<Outcome> {
+        if self.plant == Plant::NeverWakesOne {
+            return match self.inner.try_acquire(request).await? {
+                Outcome::Busy(_) => pending().await,
+                held => Ok(held),
+            };
+        }
         let mut attempt = self.inner.acquire(request).await?;
         if let (Plant::PassesOver, Outcome::Held(lease)) = (self.plant, &attempt)
             && self.waits.fetch_add(1, Ordering::SeqCst) % 2 == 1

@@ -14,7 +14,7 @@ use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
 
 use super::crew::{Crew, Shape};
-use super::faults::Fault;
+use super::faults::{Fault, Form};
 use super::plan::Expected;
 use super::plant::Plant;
 use super::recorder::now;
@@ -41,6 +41,8 @@ pub struct Scenario {
     pub passed_on: Option<Duration>,
     /// A mistake that is to be seen.
     pub plant: Option<Plant>,
+    /// How much of faults that have many places.
+    pub form: Form,
 }
 
 /// What came of it.
@@ -56,6 +58,8 @@ pub struct RoundReport {
     pub seen_waiting: usize,
     /// The servers answer nobody, not even a client that is not ours.
     pub stands_still: bool,
+    /// What the faults say of themselves.
+    pub said: Vec<String>,
     /// The history, for a reader.
     pub history: PathBuf,
     /// What ran.
@@ -79,13 +83,13 @@ impl RoundReport {
     #[must_use]
     pub fn against(&self, expected: Expected) -> Vec<&Finding> {
         let allowed = |kind| match expected {
-            Expected::Safe => kind == Kind::LostUpdate,
+            Expected::Safe => kind == Kind::LateWrite,
             Expected::Hole(_) | Expected::Bug(_) => matches!(
                 kind,
-                Kind::LostUpdate | Kind::TwoHolders | Kind::NotLinearizable
+                Kind::LateWrite | Kind::LostUpdate | Kind::TwoHolders | Kind::NotLinearizable
             ),
             Expected::Stalls(_) => {
-                kind == Kind::LostUpdate
+                kind == Kind::LateWrite
                     || self.stands_still && matches!(kind, Kind::Stuck | Kind::LeftBehind)
             }
         };
@@ -106,7 +110,8 @@ impl RoundReport {
             true => "nothing found".to_owned(),
             false => kinds.join(", "),
         };
-        format!("{} holds, {found}", self.holds)
+        let said: Vec<_> = self.said.iter().map(|said| format!("; {said}")).collect();
+        format!("{} holds, {found}{}", self.holds, said.concat())
     }
 }
 
@@ -168,6 +173,7 @@ impl Scenario {
             hold: match self.plant {
                 // Longer than the lease.
                 Some(Plant::RenewsInWordsOnly | Plant::GrantsWhatIsBusy) => 3_000,
+                _ if self.faults.iter().any(|fault| fault.is_of_rates()) => 3_000,
                 _ => 120,
             },
             // Whoever waits could be the one that holds in silence.
@@ -176,13 +182,17 @@ impl Scenario {
             plain: self.plant == Some(Plant::PassesOver),
             env: clock.as_ref().map(Clock::env).unwrap_or_default(),
             linger,
+            rates: match self.faults.contains(&Fault::ClientRate) {
+                true => Fault::RATES.to_vec(),
+                false => Vec::new(),
+            },
             ..Shape::new(vec![locks.clone(); tasks].concat(), self.seed)
         };
         let crew = Crew::start(&self.program, &site, registers, folder, &shape).await?;
         write_setup(&crew, &site, &client, linger);
         let calm = AtomicBool::new(true);
-        let late = tokio::select! {
-            late = self.run_faults(&site, &crew, &locks, clock.as_ref(), &calm) => late?,
+        let Ends { late, starved } = tokio::select! {
+            ends = self.run_faults(&site, &crew, &locks, clock.as_ref(), &calm) => ends?,
             never = look(&client, &crew, &locks[0].0, &calm) => match never {},
         };
         self.sum_up(&site, &crew, &client, &locks, &late).await?;
@@ -195,6 +205,7 @@ impl Scenario {
         })
         .await
         .expect("the judge does not panic");
+        findings.extend(starved);
         findings.extend(late.into_iter().map(|detail| Finding {
             kind: Kind::Stuck,
             lock: String::new(),
@@ -210,6 +221,13 @@ impl Scenario {
                 lines.filter(|line| line.op == Op::Waits).count()
             },
             stands_still: is_stuck && site.commits_nothing().await,
+            said: {
+                let lines = history.lines().iter().filter(|line| line.op == Op::Fault);
+                let notes = lines.map(|line| line.note.clone());
+                notes
+                    .filter(|note| Fault::from_name(note).is_none())
+                    .collect()
+            },
             holds: dlock_judge::holds(&history).len(),
             history: path,
             version: site.version().to_owned(),
@@ -217,7 +235,7 @@ impl Scenario {
         })
     }
 
-    /// All faults, one after the other, to the end of the workers. Returns what was wrong with that.
+    /// All faults, one after the other, to the end of the workers.
     async fn run_faults(
         &self,
         site: &Site,
@@ -225,7 +243,8 @@ impl Scenario {
         locks: &[(String, dlock_judge::Mode)],
         clock: Option<&Clock>,
         calm: &AtomicBool,
-    ) -> Result<Vec<String>> {
+    ) -> Result<Ends> {
+        let mut ends = Ends::default();
         let begun = now();
         let warm = |crew: &Crew| crew.got_since(locks, begun);
         crew.eventually("every lock goes round", Duration::from_secs(30), warm)
@@ -236,23 +255,35 @@ impl Scenario {
             crew.note(Op::Fault, fault.as_str());
             calm.store(*fault == Fault::None, Ordering::SeqCst);
             let struck = fault
-                .strike(site, crew, &locks[0].0, clock, &mut dice)
+                .strike(site, crew, &locks[0].0, clock, self.form, &mut dice)
                 .await;
             calm.store(true, Ordering::SeqCst);
             crew.note(Op::Healed, fault.as_str());
             struck?;
             let healed = now();
-            let limit = self.store.lease() + self.store.bound();
-            let again = |crew: &Crew| crew.got_since(locks, healed);
-            // Whether that was in time is the judge's business.
-            let waited = crew.eventually("every lock goes round again", limit, again);
+            let limit = self.store.bound_for_all() + BEGIN;
+            let again = |crew: &Crew| crew.without_since(locks, healed).is_empty();
+            let waited = crew.eventually("everybody gets every lock again", limit, again);
             match waited.await {
-                Ok(()) | Err(Error::TimedOut { .. }) => {}
-                Err(other) => return Err(other),
+                // Whoever waited so long is the judge's business; a client that is only told of errors, or busy, waits for nothing.
+                Err(Error::TimedOut { .. }) => {
+                    let left_out = crew.without_since(locks, healed).into_iter();
+                    ends.starved.extend(left_out.map(|(worker, lock)| Finding {
+                        kind: Kind::Stuck,
+                        lock,
+                        at: healed,
+                        detail: format!(
+                            "worker {worker} did not get it in {limit:?} after {}",
+                            fault.as_str()
+                        ),
+                    }));
+                }
+                other => other?,
             }
             sleep(Duration::from_millis(300)).await;
         }
-        Ok(crew.stop().await)
+        ends.late = crew.stop().await;
+        Ok(ends)
     }
 
     /// Servers of its own. Groups of servers that start beside many others sometimes do not come together in time: they get a second
@@ -338,6 +369,18 @@ async fn look(client: &Locks, crew: &Crew, lock: &str, calm: &AtomicBool) -> Inf
         crew.recorder.was_late(asked, worker::STALL);
     }
 }
+
+/// What was wrong at the end of a run.
+#[derive(Debug, Default)]
+struct Ends {
+    /// Workers that did not end by themselves, and what they said.
+    late: Vec<String>,
+    /// Who did not get a lock after a fault was over.
+    starved: Vec<Finding>,
+}
+
+/// For so long a worker may be busy with another attempt, which has a limit, before it waits for a lock to the end.
+const BEGIN: Duration = Duration::from_secs(5);
 
 /// Short beside the time that the workers hold.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 
-use super::faults::Fault;
+use super::faults::{Fault, Form};
 use super::plan::{self, Expected};
 use super::scenario::{RoundReport, Scenario};
 use super::store::{Site, Store};
@@ -35,6 +35,8 @@ pub struct Options {
     pub round: Option<u64>,
     /// Where histories go.
     pub folder: PathBuf,
+    /// How much of faults that have many places.
+    pub form: Form,
     /// The document whose table is written anew.
     pub write: Option<PathBuf>,
 }
@@ -53,6 +55,7 @@ impl Options {
             jobs: 8,
             round: None,
             folder: PathBuf::from("target/judge"),
+            form: Form::Share,
             write: None,
         };
         let mut words = words.iter();
@@ -80,6 +83,13 @@ impl Options {
                 "--minutes" => options.minutes = number()?,
                 "--round" => options.round = Some(number()?),
                 "--jobs" => options.jobs = usize::try_from(number()?.clamp(1, 64)).unwrap_or(1),
+                "--bytes" => {
+                    options.form = match value.as_str() {
+                        "share" => Form::Share,
+                        "all" => Form::Whole,
+                        _ => return Err(format!("--bytes {value:?}: share or all")),
+                    }
+                }
                 "--folder" => options.folder = value.into(),
                 "--write" => options.write = Some(value.into()),
                 _ => return Err(format!("unknown option {name}")),
@@ -97,6 +107,7 @@ impl Options {
             folder: self.folder.clone(),
             passed_on: None,
             plant: None,
+            form: self.form,
         })
     }
 }
@@ -173,7 +184,10 @@ pub async fn these(
         };
         let shared = (!fault.hits_servers()).then(|| shared.clone());
         async move {
-            let limit = Duration::from_secs(240);
+            let limit = Duration::from_secs(match scenario.form {
+                Form::Share => 240,
+                Form::Whole => 3600,
+            });
             let outcome = tokio::time::timeout(limit, scenario.run(shared)).await;
             let outcome = outcome.unwrap_or_else(|_| {
                 Err(crate::Error::TimedOut {
@@ -300,8 +314,12 @@ fn again(options: &Options, round: u64) -> String {
     let fault = options.fault.map_or(String::new(), |fault| {
         format!(" --fault {}", fault.as_str())
     });
+    let bytes = match options.form {
+        Form::Share => "",
+        Form::Whole => " --bytes all",
+    };
     format!(
-        "ci/soak --seed {} --round {round}{store}{fault}",
+        "ci/soak --seed {} --round {round}{store}{fault}{bytes}",
         options.seed
     )
 }
@@ -373,13 +391,15 @@ mod tests {
 
     #[test]
     fn a_round_is_run_again_by_the_words_that_chose_it() {
-        let words = ["--seed", "7", "--store", "redis", "--fault", "latency"].map(str::to_owned);
+        let words = "--seed 7 --store redis --fault latency --bytes all".split(' ');
+        let words: Vec<_> = words.map(str::to_owned).collect();
         let options = Options::parse(&words).unwrap();
         let said = again(&options, 12);
         let words: Vec<_> = said.split(' ').skip(1).map(str::to_owned).collect();
         let same = Options::parse(&words).unwrap();
         assert_eq!((same.seed, same.round), (7, Some(12)));
         assert_eq!((same.store, same.fault), (options.store, options.fault));
+        assert_eq!(same.form, Form::Whole);
     }
 
     #[test]
@@ -395,6 +415,7 @@ mod tests {
             ("--store oracle", "one of redis, "),
             ("--minutes soon", "needs a number"),
             ("--minutes", "needs a value"),
+            ("--bytes few", "share or all"),
             ("--what 1", "unknown option"),
         ] {
             let error = parse(text).unwrap_err();

@@ -1,6 +1,7 @@
 //! The arrangements of servers that are judged.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_judge::Mode;
@@ -117,7 +118,23 @@ impl Store {
             _ => Duration::from_secs(15),
         }
     }
+
+    /// First come, first served, and the store tells who waits.
+    #[must_use]
+    pub fn is_fair(self) -> bool {
+        self.mysql_mode().is_none() && self != Self::PostgresSession
+    }
+
+    /// How long after healing everybody who lives must have got each lock. Where there is no order one may have bad luck several times.
+    #[must_use]
+    pub fn bound_for_all(self) -> Duration {
+        let bounds = if self.is_fair() { 1 } else { 2 };
+        self.lease() + bounds * self.bound()
+    }
 }
+
+/// After a restart, nodes of Redlock that keep no data count again after so long.
+const LONGEST_LEASE: Duration = Duration::from_secs(3);
 
 /// The user of the workers.
 const APP_USER: &str = "CREATE USER app@'127.0.0.1' IDENTIFIED BY 'app'; \
@@ -145,8 +162,8 @@ pub struct Site {
     /// Which.
     pub store: Store,
     pub(crate) servers: Servers,
-    /// The clock of the servers, for faults that move it.
-    pub(crate) clock: Option<Clock>,
+    /// The clocks of the servers, of the first first, for faults that move them.
+    pub(crate) clocks: Vec<Clock>,
     url: String,
     /// The servers that workers reach by a proxy.
     addrs: Vec<SocketAddr>,
@@ -172,15 +189,30 @@ impl Site {
         fault: Option<Fault>,
         lease: Duration,
     ) -> Result<Self> {
-        let clock = match fault {
-            Some(Fault::ServerClock) => Some(Clock::new()?),
-            _ => None,
+        let clocks = match (fault, store) {
+            // A bare quorum of the three nodes.
+            (Some(Fault::ServerClock), Store::Redlock) => vec![Clock::new()?, Clock::new()?],
+            (Some(Fault::ServerClock), _) => vec![Clock::new()?],
+            (Some(Fault::ServerRate), _) => {
+                let rates = match store {
+                    Store::Redlock => &Fault::RATES[..],
+                    _ => &Fault::RATES[2..],
+                };
+                let clocks = rates.iter().map(|rate| -> Result<Clock> {
+                    let clock = Clock::new()?;
+                    clock.run_at(*rate)?;
+                    Ok(clock)
+                });
+                clocks.collect::<Result<_>>()?
+            }
+            _ => Vec::new(),
         };
-        let env = clock.as_ref().map(Clock::env).unwrap_or_default();
+        let env_of = |server: usize| clocks.get(server).map(Clock::env).unwrap_or_default();
+        let env = env_of(0);
         let mut folder = None;
-        let redis = |durable: bool| Redis {
+        let redis = |durable: bool, node: usize| Redis {
             durable,
-            env: env.clone(),
+            env: env_of(node),
             ..Redis::default()
         };
         let lease = lease.as_millis();
@@ -188,12 +220,17 @@ impl Site {
             Store::Redis => {
                 // Without data means a server that keeps none.
                 let durable = fault == Some(Fault::ServerRestarted);
-                Servers::Redis(vec![RedisServer::start_with(redis(durable)).await?])
+                Servers::Redis(vec![RedisServer::start_with(redis(durable, 0)).await?])
             }
             Store::Redlock => {
-                let durable = fault != Some(Fault::NodesForget);
-                let nodes = (0..3).map(|_| RedisServer::start_with(redis(durable)));
-                Servers::Redis(try_join_all(nodes).await?)
+                let durable = !matches!(fault, Some(Fault::NodesForget | Fault::NodeEmpty));
+                let nodes = (0..3).map(|node| RedisServer::start_with(redis(durable, node)));
+                let nodes = try_join_all(nodes).await?;
+                if fault == Some(Fault::NodeEmpty) {
+                    // Until then they count for nobody, and nobody stands in a queue.
+                    sleep(LONGEST_LEASE).await;
+                }
+                Servers::Redis(nodes)
             }
             Store::RedisSentinel => Servers::Sentinel(SentinelGroup::start().await?),
             Store::RedisCluster => Servers::Cluster(RedisCluster::start_with(1).await?),
@@ -252,6 +289,11 @@ impl Site {
                 let addrs: Vec<_> = nodes.iter().map(RedisServer::addr).collect();
                 let url = match store {
                     Store::Redis => format!("redis://{}?waiter_lease=2s", hosts(&addrs)),
+                    // Nodes that may forget: one that restarted counts again when all that it gave must have ended.
+                    _ if fault == Some(Fault::NodeEmpty) => {
+                        let longest = LONGEST_LEASE.as_millis();
+                        format!("redlock://{}?longest_lease={longest}ms", hosts(&addrs))
+                    }
                     _ => format!("redlock://{}?persistent=true", hosts(&addrs)),
                 };
                 (url, addrs)
@@ -260,14 +302,13 @@ impl Site {
                 let addrs: Vec<_> = group.sentinels().iter().map(|one| one.addr()).collect();
                 let name = SentinelGroup::MASTER_NAME;
                 let url = format!("redis+sentinel://{}/{name}?waiter_lease=2s", hosts(&addrs));
-                (url, Vec::new())
+                let nodes = group.nodes().iter().map(RedisServer::addr);
+                (url, addrs.iter().copied().chain(nodes).collect())
             }
             Servers::Cluster(cluster) => {
-                let hosts = hosts(&cluster.addrs());
-                (
-                    format!("redis+cluster://{hosts}?waiter_lease=2s"),
-                    Vec::new(),
-                )
+                let addrs = cluster.addrs();
+                let url = format!("redis+cluster://{}?waiter_lease=2s", hosts(&addrs));
+                (url, addrs)
             }
             Servers::MySql(server) => {
                 let mode = store.mysql_mode().unwrap_or("lease");
@@ -298,7 +339,7 @@ impl Site {
         let mut site = Self {
             store,
             servers,
-            clock,
+            clocks,
             url: format!("{url}{sign}lease={lease}ms"),
             addrs,
             version: String::new(),
@@ -368,6 +409,12 @@ impl Site {
             url = url.replace(&addr.to_string(), &proxy.addr().to_string());
             proxies.push(proxy);
         }
+        // These tell clients where the others are: each client must hear of its own proxies.
+        if matches!(self.store, Store::RedisSentinel | Store::RedisCluster) {
+            let to = proxies.iter().map(FaultProxy::addr);
+            let both: Vec<_> = self.addrs.iter().copied().zip(to).collect();
+            proxies.iter().for_each(|proxy| proxy.tell_instead(&both));
+        }
         Ok((url, proxies))
     }
 
@@ -376,7 +423,7 @@ impl Site {
     /// # Errors
     /// When the store cannot be reached.
     pub async fn client(&self) -> dlocks::Result<Locks> {
-        connect(&self.url, Settings::new()).await
+        connect(&self.url, Settings::new(), None).await
     }
 
     /// Which locks a crew uses: `…:m`, and `…:r` and `…:p` where the store has them.
@@ -395,10 +442,18 @@ impl Site {
 }
 
 /// Connects. A store on a busy machine may need several tries.
-pub(crate) async fn connect(url: &str, settings: Settings) -> dlocks::Result<Locks> {
+pub(crate) async fn connect(
+    url: &str,
+    settings: Settings,
+    clock: Option<Arc<dyn dlocks::Clock>>,
+) -> dlocks::Result<Locks> {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
         let builder = dlocks::builder(url).settings(settings.clone());
+        let builder = match &clock {
+            Some(clock) => builder.clock(clock.clone()),
+            None => builder,
+        };
         match builder.connect().await {
             Err(error) if error.is_retryable() && Instant::now() < end => {
                 sleep(Duration::from_millis(100)).await;

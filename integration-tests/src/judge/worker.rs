@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::plant::{Liar, Plant};
+use super::rate::Rate;
 use super::recorder::Recorder;
 use super::registers::Registers;
 use super::store::connect;
@@ -44,6 +45,8 @@ pub struct Job {
     pub eager: bool,
     /// For how many milliseconds its client keeps a lock that nobody of its own waits for.
     pub linger: u64,
+    /// Its client's clock runs so much faster than the machine's.
+    pub rate: Option<f64>,
     /// A mistake that the library is made to have, to see whether the judge sees it.
     pub plant: Option<Plant>,
 }
@@ -61,6 +64,8 @@ struct Seen {
 struct Worker {
     job: Job,
     locks: Locks,
+    /// Its clock, where that is not the machine's.
+    rate: Option<Arc<Rate>>,
     recorder: Recorder,
     attempts: AtomicU64,
     stop: AtomicBool,
@@ -112,8 +117,12 @@ pub async fn work(job: Job) -> Result<(), Box<dyn std::error::Error>> {
         // Several turns of these workers, whose work takes long for a hold that is passed on.
         _ => settings.local_time(Duration::from_millis(400)),
     };
-    let locks = match job.plant {
-        None => connect(&job.url, settings).await?,
+    let rate = job.rate.map(|rate| Arc::new(Rate::new(rate)));
+    let locks = match job.plant.filter(|plant| plant.hits(job.process)) {
+        None => {
+            let clock = rate.clone().map(|clock| clock as Arc<dyn dlocks::Clock>);
+            connect(&job.url, settings, clock).await?
+        }
         Some(plant) => {
             let settings = settings.lease(Duration::from_secs(2));
             Liar::locks(&job.url, plant, settings).await?
@@ -121,6 +130,7 @@ pub async fn work(job: Job) -> Result<(), Box<dyn std::error::Error>> {
     };
     let worker = Arc::new(Worker {
         locks,
+        rate,
         recorder,
         attempts: AtomicU64::new(0),
         stop: AtomicBool::new(false),
@@ -280,7 +290,7 @@ impl Worker {
                 let mut line = attempt.line(op, Phase::Ok);
                 line.mode = Some(attempt.mode);
                 line.token = guard.token().map(u64::from);
-                line.valid_until = guard.valid_until().map(dlocks::Moment::as_nanos);
+                line.valid_until = guard.valid_until().map(|until| self.real(until));
                 self.recorder.write(&line);
                 if way == 4 && attempt.mode == Mode::Exclusive && !attempt.lock.ends_with(":r") {
                     self.reenter(attempt, &owner).await;
@@ -400,6 +410,12 @@ impl Worker {
         Ok(())
     }
 
+    /// What the client takes for this moment, on the clock of the history.
+    fn real(&self, moment: dlocks::Moment) -> u64 {
+        let shown = moment.as_nanos();
+        self.rate.as_ref().map_or(shown, |rate| rate.real(shown))
+    }
+
     /// Writes down that the hold is valid for longer than was known, or is over.
     fn look(&self, attempt: &Attempt<'_>, guard: &Guard, seen: &mut Seen) {
         let mut line = attempt.line(Op::Renew, Phase::Info);
@@ -409,7 +425,7 @@ impl Worker {
         }
         seen.held = line.at;
         if until != seen.until {
-            line.valid_until = until.map(dlocks::Moment::as_nanos);
+            line.valid_until = until.map(|until| self.real(until));
             self.recorder.write(&line);
             seen.until = until;
         }

@@ -124,7 +124,7 @@ impl FaultProxy {
     }
 
     /// Where the server tells clients the address of a Redis Cluster's node, they read that of another one, most likely of its proxy:
-    /// in `CLUSTER SLOTS` and in the errors that send them there. So each client can have proxies of its own, although the nodes tell all
+    /// in `CLUSTER SLOTS` and in the errors that send them there; also where a Sentinel names a master or a replica. So each client can have proxies of its own, although the nodes tell all
     /// the same. Can be set once.
     ///
     /// Nothing may change its length, so all ports have five digits, and an address must lie within one read, as it does in answers of
@@ -139,7 +139,8 @@ impl FaultProxy {
                 from.port() >= 10_000 && to.port() >= 10_000,
                 "five digits: {from}, {to}"
             );
-            for between in [":", "\r\n:"] {
+            // As text, as an integer, and as a string of its own.
+            for between in [":", "\r\n:", "\r\n$5\r\n"] {
                 let text = |addr: &SocketAddr| format!("{}{between}{}", from.ip(), addr.port());
                 instead.push((text(from).into_bytes(), text(to).into_bytes()));
             }
@@ -261,6 +262,12 @@ impl FaultProxy {
             Direction::ToServer | Direction::Both => Way::ToServer,
         };
         self.change(|faults| faults.reset_after = Some((way, bytes)));
+    }
+
+    /// How many resets of [`reset_after`](Self::reset_after) have not come yet: one or none.
+    #[must_use]
+    pub fn resets_left(&self) -> usize {
+        usize::from(self.shared.faults.borrow().reset_after.is_some())
     }
 
     /// Waits for a request that contains `pattern`, swallows what the server then sends on that connection, and resets

@@ -7,7 +7,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{Fault, not_for};
 use crate::judge::store::{Servers, Site};
-use crate::{Error, RedisServer, Result};
+use crate::{Clock, Error, RedisServer, Result};
 
 impl Site {
     /// What each server has logged.
@@ -253,6 +253,48 @@ async fn makes_a_session(addr: std::net::SocketAddr) -> bool {
     matches!(timeout(ANSWERS, asked).await, Ok(Ok(_)))
 }
 
+/// The time of day of the servers.
+impl Site {
+    /// Moves their clocks so many seconds ahead of the right time, and looks at the servers whether they go by them: a program that asks the kernel past the C
+    /// library would not, and nothing would have been shown.
+    pub(super) async fn move_clocks(&self, ahead: i64) -> Result<()> {
+        if self.clocks.is_empty() {
+            return Err(not_for(Fault::ServerClock, self.store));
+        }
+        for clock in &self.clocks {
+            clock.set(ahead)?;
+        }
+        self.shows_time(ahead).await
+    }
+
+    /// Fails unless the servers whose clocks may be moved, and the first one in any case, show this time.
+    ///
+    /// # Errors
+    /// When they do not, or cannot be asked.
+    pub async fn shows_time(&self, ahead: i64) -> Result<()> {
+        let mut shown = Vec::new();
+        match &self.servers {
+            Servers::Redis(nodes) => {
+                for node in nodes.iter().take(self.clocks.len().max(1)) {
+                    let time = node.command(&["TIME"]).await?;
+                    shown.extend(time.list().first().and_then(crate::Reply::text));
+                }
+            }
+            Servers::MySql(server) => shown.push(server.sql("SELECT UNIX_TIMESTAMP()").await?),
+            _ => {}
+        }
+        if shown.is_empty() {
+            return Err(not_for(Fault::ServerClock, self.store));
+        }
+        for time in shown {
+            let seconds = time.trim().parse::<i64>();
+            let seconds = seconds.map_err(|_| Error::answer("the time of a server", time))?;
+            Clock::check(ahead, seconds)?;
+        }
+        Ok(())
+    }
+}
+
 /// What opens a hole, for tests that force it.
 impl Site {
     /// Makes the store forget the hold of a lock at once, in the way of this fault, and returns while its holder may still believe in it.
@@ -264,13 +306,7 @@ impl Site {
             (Fault::ServerEmpty, _) => self.restart(usize::MAX).await,
             (Fault::NodesForget, _) => self.restart(2).await,
             (Fault::HoldDeleted, _) => self.delete_holds(lock).await,
-            (Fault::ServerClock, _) => {
-                let clock = self
-                    .clock
-                    .as_ref()
-                    .ok_or_else(|| not_for(fault, self.store))?;
-                clock.set(3600)
-            }
+            (Fault::ServerClock, _) => self.move_clocks(3600).await,
             (Fault::Eviction, Servers::Redis(nodes)) => {
                 configure(nodes, &["maxmemory-policy", "allkeys-random"]).await?;
                 configure(nodes, &["maxmemory", "1"]).await?;
@@ -280,7 +316,10 @@ impl Site {
                 }
                 configure(nodes, &["maxmemory", "0"]).await
             }
-            (Fault::SwitchOver | Fault::FailOver, Servers::Sentinel(group)) => {
+            (
+                Fault::SwitchOver | Fault::FailOver | Fault::LeaderFrozen,
+                Servers::Sentinel(group),
+            ) => {
                 let master = group.master().await?;
                 let replica = group
                     .nodes()
@@ -289,15 +328,19 @@ impl Site {
                 let replica = replica.ok_or_else(|| not_for(fault, self.store))?;
                 // What the replica did not get: the hold of this lock. Replication gives no order between its link and a crash.
                 forget(replica).await?;
-                if fault == Fault::FailOver {
-                    master.kill();
-                } else {
-                    let words = ["SENTINEL", "FAILOVER", crate::SentinelGroup::MASTER_NAME];
-                    group.sentinels()[0].command(&words).await?;
+                match fault {
+                    Fault::FailOver => master.kill(),
+                    Fault::LeaderFrozen => master.freeze(),
+                    _ => {
+                        let words = ["SENTINEL", "FAILOVER", crate::SentinelGroup::MASTER_NAME];
+                        group.sentinels()[0].command(&words).await?;
+                    }
                 }
-                group.master_after(master).await.map(drop)
+                let next = group.master_after(master).await.map(drop);
+                master.thaw();
+                next
             }
-            (Fault::FailOver, Servers::Cluster(cluster)) => {
+            (Fault::FailOver | Fault::LeaderFrozen, Servers::Cluster(cluster)) => {
                 let key = format!("dlock:{{{lock}}}");
                 let master = cluster.master_of(&key).await?;
                 for node in cluster
@@ -309,8 +352,13 @@ impl Site {
                         forget(node).await?;
                     }
                 }
-                master.kill();
-                cluster.master_after(&key, master).await.map(drop)
+                match fault {
+                    Fault::FailOver => master.kill(),
+                    _ => master.freeze(),
+                }
+                let next = cluster.master_after(&key, master).await.map(drop);
+                master.thaw();
+                next
             }
             _ => Err(not_for(fault, self.store)),
         }

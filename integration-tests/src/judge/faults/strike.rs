@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::servers::configure;
-use super::{Fault, not_for};
+use super::{Fault, Form, cuts, not_for, time};
 use crate::error::Doing;
 use crate::judge::crew::{Crew, Worker};
 use crate::judge::store::{Servers, Site};
@@ -22,6 +22,7 @@ impl Fault {
         crew: &Crew,
         lock: &str,
         clock: Option<&Clock>,
+        form: Form,
         dice: &mut fastrand::Rng,
     ) -> Result<()> {
         let lease = site.store.lease();
@@ -53,6 +54,11 @@ impl Fault {
                     clock.map_or(Ok(()), |clock| clock.set(ahead))?;
                     sleep(lease / 2).await;
                 }
+            }
+            Self::ClientRate => {
+                // The slow one, and then whoever holds.
+                cut_off(crew.first_when_it_holds(lock).await?, long).await;
+                cut_off(crew.holder(lock).await?, long).await;
             }
             Self::Partition | Self::CutToServer | Self::CutToClient => {
                 let way = match self {
@@ -125,23 +131,7 @@ impl Fault {
                     sleep(lease / 10).await;
                 }
             }
-            Self::CutAtBytes => {
-                // Every byte of some hundred: each worker and each way has its own share of them.
-                for byte in 0..60 {
-                    for (number, worker) in crew.workers.iter().enumerate() {
-                        for proxy in &worker.proxies {
-                            let way =
-                                [Direction::ToServer, Direction::ToClient][(byte + number) % 2];
-                            let share = byte * crew.workers.len() + number;
-                            proxy.reset_after(way, share as u64 * 2);
-                        }
-                    }
-                    sleep(lease / 40).await;
-                }
-                for worker in &crew.workers {
-                    heal(worker).await;
-                }
-            }
+            Self::CutAtBytes => cuts::at_bytes(crew, (site.store, lock), form, dice).await?,
             _ => self.strike_store(site, crew, lock, long).await?,
         }
         Ok(())
@@ -175,14 +165,26 @@ impl Fault {
                 site.thaw();
             }
             (Self::NodesForget, _) => site.restart(2).await?,
+            (Self::NodeEmpty, _) => {
+                site.restart(1).await?;
+                // Until it counts again, and a while longer.
+                sleep(2 * long).await;
+            }
             (Self::ServerClock, _) => {
-                let clock = site
-                    .clock
-                    .as_ref()
-                    .ok_or_else(|| not_for(self, site.store))?;
                 for ahead in [3600, 0] {
-                    clock.set(ahead)?;
+                    site.move_clocks(ahead).await?;
                     sleep(long).await;
+                }
+            }
+            (Self::ServerRate, Servers::Redis(nodes)) => {
+                let rates = &Self::RATES[Self::RATES.len() - nodes.len()..];
+                let before = time::look_at(nodes).await?;
+                for _ in 0..2 {
+                    cut_off(crew.holder(lock).await?, long).await;
+                }
+                let after = time::look_at(nodes).await?;
+                for ((before, after), rate) in before.iter().zip(&after).zip(rates) {
+                    before.ran_at(after, *rate)?;
                 }
             }
             (Self::WritesRefused, Servers::Redis(nodes)) => {
@@ -277,6 +279,24 @@ impl Fault {
                 leader.thaw();
                 next?;
             }
+            (Self::LeaderFrozen, Servers::Sentinel(group)) => {
+                let master = group.master().await?;
+                master.freeze();
+                let next = group.master_after(master).await.map(drop);
+                sleep(long).await;
+                // It goes on as a master that knows of no other, until it is told.
+                master.thaw();
+                next?;
+            }
+            (Self::LeaderFrozen, Servers::Cluster(cluster)) => {
+                let key = format!("dlock:{{{lock}}}");
+                let master = cluster.master_of(&key).await?;
+                master.freeze();
+                let next = cluster.master_after(&key, master).await.map(drop);
+                sleep(long).await;
+                master.thaw();
+                next?;
+            }
             (Self::SwitchOver, Servers::Sentinel(group)) => {
                 let master = group.master().await?;
                 group.switch_over(master).await?;
@@ -365,7 +385,15 @@ async fn stop(crew: &Crew, worker: &Worker, time: Duration) {
     worker.go_on(&crew.recorder);
 }
 
-async fn heal(worker: &Worker) {
+/// To the end of what it believes, and longer.
+async fn cut_off(holder: &Worker, time: Duration) {
+    let proxies = holder.proxies.iter();
+    proxies.for_each(|proxy| proxy.black_hole(Direction::Both));
+    sleep(time).await;
+    heal(holder).await;
+}
+
+pub(super) async fn heal(worker: &Worker) {
     for proxy in &worker.proxies {
         proxy.heal().await;
     }
