@@ -325,7 +325,9 @@ impl Nodes {
         };
         tracing::debug!(name = %lease.name(), node = self.place(node), "a node has lost a hold");
         let asker = Arc::new(Asker::of_holder(self, stake, node));
-        let steps: Steps = [asker.ask(node, Question::StandAgain)].into_iter().collect();
+        let steps: Steps = [asker.ask(node, Question::StandAgain)]
+            .into_iter()
+            .collect();
         asker.go_on(steps, lease.clone(), vec![chase]);
     }
 

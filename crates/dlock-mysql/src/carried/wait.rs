@@ -53,7 +53,7 @@ impl InLine {
 impl Kind {
     /// Takes a place among those who wait, and waits for the lock, in one request: so a waiter has as few trips as can be. The server tells at once
     /// which place it is and whether the lock was free, and `hears` that. A lock that was free is taken by that very look: if somebody could take it in
-    /// between, the waiter would know of nobody who has it, and take the server's silence for a store that does not answer (C5).
+    /// between, the waiter would know of nobody who has it, and take the server's silence for a store that does not answer ([C5](dlock_core::contract#c5)).
     async fn stand_in_line(
         &self,
         connection: &mut Connection,
