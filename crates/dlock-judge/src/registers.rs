@@ -91,8 +91,8 @@ fn wrote_late(history: &History, took: &Line) -> bool {
     };
     // One that was killed meanwhile never heard of it.
     let done = written(Phase::Ok).unwrap_or(u64::MAX);
-    let renewed = own().filter(|line| line.op == Op::Renew && line.at <= sent);
-    let believed = renewed.last().unwrap_or(got).valid_until;
+    let mut renewed = own().filter(|line| line.op == Op::Renew && line.at <= sent);
+    let believed = renewed.next_back().unwrap_or(got).valid_until;
     if believed.is_some_and(|until| sent <= until && until < done) {
         return true;
     }
@@ -102,11 +102,7 @@ fn wrote_late(history: &History, took: &Line) -> bool {
         match line.op {
             Op::StoodStill if within(line.value.unwrap_or(line.at), line.at) => return true,
             Op::Stopped => stopped = Some(line.at),
-            Op::Continued => {
-                if stopped.take().is_some_and(|from| within(from, line.at)) {
-                    return true;
-                }
-            }
+            Op::Continued if stopped.take().is_some_and(|from| within(from, line.at)) => return true,
             _ => {}
         }
     }
