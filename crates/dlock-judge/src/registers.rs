@@ -102,7 +102,9 @@ fn wrote_late(history: &History, took: &Line) -> bool {
         match line.op {
             Op::StoodStill if within(line.value.unwrap_or(line.at), line.at) => return true,
             Op::Stopped => stopped = Some(line.at),
-            Op::Continued if stopped.take().is_some_and(|from| within(from, line.at)) => return true,
+            Op::Continued if stopped.take().is_some_and(|from| within(from, line.at)) => {
+                return true;
+            }
             _ => {}
         }
     }

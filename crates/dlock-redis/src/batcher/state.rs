@@ -1,5 +1,6 @@
 //! What is under way, and who waits to go together.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -134,10 +135,11 @@ impl BatchState {
         wish.number = self.entered;
         if wish.lasts.is_none() {
             self.wanted.remove(&hash);
-        } else if self.wanted.contains_key(&hash) {
-            return false;
         } else {
-            self.wanted.insert(hash, wish.number);
+            match self.wanted.entry(hash) {
+                Entry::Occupied(_) => return false,
+                Entry::Vacant(first) => _ = first.insert(wish.number),
+            }
         }
         self.waiting.push_back(wish);
         true
