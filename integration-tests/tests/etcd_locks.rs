@@ -189,6 +189,32 @@ async fn keys_are_used_again() {
     assert!(keys.len() <= 24, "{} keys for 6 tasks", keys.len());
 }
 
+/// Also that of a try that was told busy, of a waiter that left at its deadline, and of a hold that somebody removed.
+#[tokio::test]
+async fn keys_of_attempts_that_came_to_nothing_are_used_again() {
+    let server = EtcdServer::start().await.expect("a server");
+    let url = url([server.addr()], "session=3s");
+    let mut raw = raw(&[server.addr()]).await;
+    let (holder, locks) = (client(&url).await, client(&url).await);
+    let mutex = locks.mutex("a").expect("a name");
+    for _ in 0..4 {
+        let guard = lock(&holder, "a").await;
+        for _ in 0..5 {
+            assert!(mutex.try_lock().await.expect("an answer").is_none());
+        }
+        let waited = mutex.lock_within(Duration::from_millis(50)).await;
+        assert!(waited.expect("an answer").is_none());
+        assert_eq!(guard.release().await.expect("an answer"), Released::Freed);
+        let removed = lock(&locks, "a").await;
+        assert!(holder.break_lock("a").await.expect("an answer"));
+        soon(removed.lost()).await;
+        drop(removed);
+    }
+    let keys = keys_ever(&mut raw, "a").await;
+    // What is removed from the queue may be on its way while the next one takes a place.
+    assert!(keys.len() <= 3, "{} keys for two clients", keys.len());
+}
+
 #[tokio::test]
 async fn words_from_the_past_leave_a_later_entry_with_the_same_key() {
     let server = EtcdServer::start().await.expect("a server");

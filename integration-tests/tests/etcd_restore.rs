@@ -8,9 +8,13 @@
 
 mod etcd_support;
 
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
 use dlock_core::{Locks, LossReason, Released};
 use etcd_support::*;
 use integration_tests::EtcdServer;
+use tracing_subscriber::fmt::MakeWriter;
 
 /// Takes a copy of the store.
 async fn snapshot(server: &EtcdServer) -> String {
@@ -145,4 +149,68 @@ async fn hold_is_lost_also_if_an_earlier_entry_with_its_key_came_back() {
     restore(&server, &copy).await;
     assert_eq!(soon(second.lost()).await, LossReason::Gone);
     freed(lock(&other, "a").await).await;
+}
+
+/// What this thread logs.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").write(text)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+impl Log {
+    /// The lines that say this.
+    fn lines(&self, what: &str) -> Vec<String> {
+        let text = String::from_utf8(self.0.lock().expect("no panic").clone()).expect("text");
+        let lines = text.lines().filter(|line| line.contains(what));
+        lines.map(str::to_owned).collect()
+    }
+}
+
+/// Tokens count the store's revisions, so the log warns when these have fallen.
+#[tokio::test]
+async fn revisions_that_fell_are_told_in_the_log() {
+    const WARNING: &str = "the store went back to an older revision";
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_ansi(false)
+        .with_writer(log.clone())
+        .finish();
+    let _on = tracing::subscriber::set_default(subscriber);
+    let server = EtcdServer::start().await.expect("a server");
+    let url = url([server.addr()], "session=12s&answer_timeout=2s");
+    let locks = client(&url).await;
+    let copy = snapshot(&server).await;
+    go_on(&server, 50).await;
+    let guard = lock(&locks, "a").await;
+    let before = guard.token().expect("a token");
+    freed(guard).await;
+    assert_eq!(log.lines(WARNING), [""; 0], "nothing has happened yet");
+    restore(&server, &copy).await;
+    let guard = lock(&locks, "a").await;
+    let after = guard.token().expect("a token");
+    assert!(after < before, "{after} after {before}: it did not fall");
+    let told = log.lines(WARNING);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].contains(" WARN ") && told[0].contains("known=") && told[0].contains("told="),
+        "{told:?}"
+    );
+    freed(guard).await;
+    freed(lock(&locks, "a").await).await;
+    assert_eq!(log.lines(WARNING), told, "it is told once");
 }

@@ -8,9 +8,11 @@
 
 mod zk_support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{LossReason, Released};
+use dlock_core::backend::{Backend, Request};
+use dlock_core::{LossReason, Mode, Name, Released, SystemClock};
 use integration_tests::{Direction, FaultProxy, ZooKeeperEnsemble, ZooKeeperServer};
 use tokio::time::timeout;
 use zk_support::*;
@@ -90,12 +92,13 @@ async fn hold_is_not_renewed_on_the_word_of_a_follower_without_its_leader() {
     let guard = lock(&locks, "a").await;
     renewed(&locks).await;
     others.iter().for_each(|member| member.freeze());
-    let reason = timeout(SOON, guard.lost()).await.expect("told");
-    assert_eq!(reason, LossReason::Expired);
-    // That it was the majority that was missing, and not the server that we talk to.
+    // It bears with them for 20 s, and then it answers nothing either.
+    let reason = timeout(Duration::from_secs(8), guard.lost()).await;
     let answer = follower.four_letter_word("srvr").await.expect("srvr");
-    assert!(answer.contains("Mode: follower"), "{answer}");
     others.iter().for_each(|member| member.thaw());
+    assert_eq!(reason.expect("told"), LossReason::Expired);
+    // That it was the majority that was missing, and not the server that we talk to.
+    assert!(answer.contains("Mode: follower"), "{answer}");
 }
 
 /// A `sync` is answered by the leader alone, also by one whose followers have chosen another meanwhile.
@@ -153,4 +156,54 @@ async fn waiter_is_not_granted_on_the_word_of_a_leader_without_its_followers() {
         .expect("the lock");
     assert_eq!(next.release().await.expect("release"), Released::Freed);
     drop(guard);
+}
+
+/// Waits behind a holder through one member, while all others are frozen: what that one says keeps no wait alive. The backend is asked directly,
+/// because who waits through the whole library would stand in line again after an error.
+async fn wait_ends_without_a_majority(
+    alone: &ZooKeeperServer,
+    others: &[&ZooKeeperServer],
+) -> String {
+    const SESSION: Duration = Duration::from_secs(4);
+    // So long a session that nothing is asked for its sake meanwhile: a leader answers no `sync` as long as a change waits for its followers.
+    let holder = client(&(alone.url() + "?session=60s")).await;
+    let guard = lock(&holder, "a").await;
+    let waiter = backend(&(alone.url() + "?session=4s")).await;
+    let name = Name::new("a").expect("a name");
+    let request = Request::new(name, Mode::Exclusive, Arc::new(SystemClock));
+    let mut waits = tokio::spawn(async move { waiter.acquire(&request).await });
+    watched(alone, 2).await;
+    // With a majority it waits on, for longer than a session.
+    let ended = timeout(SESSION * 3 / 2, &mut waits).await;
+    assert!(ended.is_err(), "the wait has ended: {ended:?}");
+    others.iter().for_each(|member| member.freeze());
+    let ended = timeout(SESSION * 3 / 2, &mut waits).await;
+    let answer = alone.four_letter_word("srvr").await;
+    others.iter().for_each(|member| member.thaw());
+    let outcome = ended.expect("kept alive without a majority");
+    let outcome = outcome.expect("no panic");
+    assert!(outcome.is_err(), "it says {outcome:?}");
+    drop(guard);
+    // It tells that it was the majority that was missing, and not the server that we talk to.
+    answer.expect("srvr")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wait_is_not_kept_alive_on_the_word_of_a_follower_without_its_leader() {
+    let ensemble = patient(3).await;
+    let (follower, others) = one_and_others(&ensemble).await;
+    let answer = wait_ends_without_a_majority(follower, &others).await;
+    assert!(answer.contains("Mode: follower"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wait_is_not_kept_alive_on_the_word_of_a_leader_without_its_followers() {
+    let ensemble = patient(3).await;
+    let leader = ensemble.leader().await.expect("a leader");
+    let members = ensemble.members().iter();
+    let followers: Vec<_> = members
+        .filter(|member| member.port() != leader.port())
+        .collect();
+    let answer = wait_ends_without_a_majority(leader, &followers).await;
+    assert!(answer.contains("Mode: leader"), "{answer}");
 }

@@ -8,11 +8,13 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{millis, seconds};
-use dlock_core::{Locks, LossReason, Settings};
+use dlock_core::{Clock, Locks, LossReason, Moment, Settings, SystemClock};
 use dlock_memory::MemoryBackend;
+use futures::future::BoxFuture;
 use tokio::runtime::{Builder, Runtime};
 
 /// A runtime that works only while somebody is inside its `block_on`.
@@ -254,4 +256,54 @@ fn a_lock_that_lingers_in_an_idle_runtime_goes_to_whoever_waits() {
     let other = client(&store, Settings::new());
     let next = self_driven().block_on(other.mutex("x").unwrap().lock_within(seconds(20)));
     assert!(next.unwrap().is_some(), "it is kept for a minute");
+}
+
+/// Nobody can undo what it has left, and waiting for somebody who can would keep the client for ever. The hold ends with its lease.
+#[test]
+fn a_client_that_no_room_can_serve_is_freed() {
+    let store = MemoryBackend::new();
+    let backend = Arc::new(store.another_client());
+    let alive = Arc::downgrade(&backend);
+    let locks = Locks::builder(backend).standby(false).build().unwrap();
+    let only = driven_by_hand();
+    let guard = only.block_on(locks.mutex("x").unwrap().lock()).unwrap();
+    drop(only);
+    drop(guard);
+    drop(locks);
+    assert_eq!(alive.strong_count(), 0);
+}
+
+/// A clock that belongs to one runtime, as far as its users are told.
+#[derive(Debug, Default)]
+struct OfOneRuntime {
+    asked_by_the_standby: AtomicBool,
+}
+
+impl Clock for OfOneRuntime {
+    fn now(&self) -> Moment {
+        SystemClock.now()
+    }
+
+    fn sleep_until(&self, until: Moment) -> BoxFuture<'static, ()> {
+        if std::thread::current().name() == Some("dlock-standby") {
+            self.asked_by_the_standby.store(true, Ordering::Relaxed);
+        }
+        SystemClock.sleep_until(until)
+    }
+}
+
+#[test]
+fn a_clock_of_one_runtime_is_not_followed_in_another() {
+    let clock = Arc::new(OfOneRuntime::default());
+    let store = MemoryBackend::with_clock(clock.clone());
+    let locks = Locks::builder(Arc::new(store.another_client()))
+        .clock(clock.clone())
+        .settings(Settings::new().lease(millis(600)))
+        .build()
+        .unwrap();
+    let runtime = self_driven();
+    let guard = runtime.block_on(locks.mutex("x").unwrap().lock()).unwrap();
+    std::thread::sleep(seconds(1));
+    assert!(guard.is_held(), "its own runtime renews it");
+    assert!(!clock.asked_by_the_standby.load(Ordering::Relaxed));
 }

@@ -68,8 +68,10 @@ impl ZkBackend {
         Ok(stat.map_or(0, |stat| u64::try_from(stat.children).unwrap_or_default()))
     }
 
-    /// How many hold a lock or wait for it before the first task of this client that waits in its queue; `None` when none does. It reads the names of all
-    /// who stand there, in one answer, and nothing else of them; several who ask at once share it.
+    /// How many hold a lock or wait for it before the first task of this client that waits in its queue; `None` when none does.
+    ///
+    /// It reads the names of all who stand there, also of those behind: ZooKeeper tells the children of a node all or none. That is some 60 bytes for each, in one
+    /// answer, which several who ask at once share; in a queue of thousands ask rarely. [`queue_length`](Self::queue_length) reads a number, whatever the length.
     ///
     /// With [`Order::ByClient`](dlock_core::Order::ByClient) a client has one place in the queue, whatever the number of its tasks.
     ///
