@@ -33,16 +33,17 @@ pub(crate) fn rooms(count: usize) -> Arc<Vec<Room>> {
 pub(crate) async fn work(locks: Locks, rooms: Arc<Vec<Room>>, task: u64, rounds: u64) -> u64 {
     let mut freed = 0;
     for round in 0..rounds {
-        let room = ((task + round * 7) % rooms.len() as u64) as usize;
-        let mutex = locks.mutex(format!("room:{room}")).expect("a name");
+        let number = ((task + round * 7) % rooms.len() as u64) as usize;
+        let room = rooms.get(number).expect("a room");
+        let mutex = locks.mutex(format!("room:{number}")).expect("a name");
         let Ok(guard) = mutex.lock().await else {
             continue;
         };
-        rooms[room].enter(guard.token().expect("fencing").get());
+        room.enter(guard.token().expect("fencing").get());
         tokio::task::yield_now().await;
         // A hold that was lost meanwhile has let somebody else in.
         assert!(guard.is_held(), "a lease of 30 s is over");
-        rooms[room].leave();
+        room.leave();
         if guard
             .release()
             .await

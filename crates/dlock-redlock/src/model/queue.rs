@@ -10,7 +10,7 @@ mod world;
 
 use stateright::{Model, Property};
 
-use self::world::{Node, Phase, Waiter, Wire, World, split};
+use self::world::{Phase, Waiter, Wire, World, split};
 
 const NODES: usize = 3;
 /// How often somebody with too few nodes gives way, while nothing else happens, before the model calls it for ever.
