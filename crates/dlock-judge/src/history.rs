@@ -130,7 +130,8 @@ pub struct Line {
     /// The fencing token.
     #[serde(default, skip_serializing_if = "is_default")]
     pub token: Option<u64>,
-    /// Until when the holder believed that it holds; none where only the end of the process ends the hold.
+    /// Until when the holder believed that it holds; none where only the end of the process ends the hold, and 0 where it had ended before that
+    /// could be written down.
     #[serde(default, skip_serializing_if = "is_default")]
     pub valid_until: Option<u64>,
     /// What was read or written.

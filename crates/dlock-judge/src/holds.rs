@@ -53,6 +53,17 @@ impl Hold {
         }
     }
 
+    /// From when on it may have ended. One that was over when its holder was told of it (a process that was stopped right behind its grant) may have
+    /// ended at any moment since it was asked for.
+    #[must_use]
+    pub fn may_end_from(&self) -> u64 {
+        if self.until <= self.from {
+            self.asked
+        } else {
+            self.until
+        }
+    }
+
     /// As findings call it.
     #[must_use]
     pub fn text(&self) -> String {

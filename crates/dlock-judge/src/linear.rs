@@ -203,7 +203,7 @@ fn calls(history: &History, name: &str, own: &[&Hold]) -> Vec<Timed> {
         let (begun, answer) = match hold.end {
             End::Released(from, to) => (from, Some((to, Answer::Done))),
             // It ended by itself, perhaps while its holder was asking something.
-            End::Other => (hold.until, None),
+            End::Other => (hold.may_end_from(), None),
         };
         Timed {
             begun,
@@ -252,7 +252,12 @@ fn doubts(history: &History, name: &str, own: &[&Hold], lease: u64) -> Vec<(u64,
     let mut doubts: Vec<_> = own
         .iter()
         .filter(|hold| hold.end == End::Other)
-        .map(|hold| (hold.until, hold.until.saturating_add(lease + SLACK)))
+        .map(|hold| {
+            (
+                hold.may_end_from(),
+                hold.until.saturating_add(lease + SLACK),
+            )
+        })
         .collect();
     let linger = history.setup().linger.saturating_mul(1_000_000);
     if linger > 0 {
@@ -324,6 +329,20 @@ mod tests {
 
     fn bad(script: &Script) -> bool {
         !check(&script.history()).is_empty()
+    }
+
+    #[test]
+    fn a_hold_that_was_over_when_it_was_told_has_ended_at_any_time_before() {
+        let history = |until| {
+            let mut script = Script::new();
+            script.ask(1, Op::Acquire, "m", Mode::Exclusive, 10);
+            script.answer(100, Phase::Ok, Some(1), Some(until));
+            script.hold(2, "m", Mode::Exclusive, 50, 2, Some(200));
+            script.release(120, 130);
+            script
+        };
+        assert!(!bad(&history(0)), "a process was stopped behind its grant");
+        assert!(bad(&history(110)), "both held");
     }
 
     #[test]

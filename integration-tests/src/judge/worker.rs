@@ -291,6 +291,10 @@ impl Worker {
                 line.mode = Some(attempt.mode);
                 line.token = guard.token().map(u64::from);
                 line.valid_until = guard.valid_until().map(|until| self.real(until));
+                if !guard.is_held() {
+                    // It was over before it could be written down, and a hold that was lost has no validity to tell.
+                    line.valid_until = Some(0);
+                }
                 self.recorder.write(&line);
                 if way == 4 && attempt.mode == Mode::Exclusive && !attempt.lock.ends_with(":r") {
                     self.reenter(attempt, &owner).await;
