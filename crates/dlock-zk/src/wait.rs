@@ -16,7 +16,8 @@ use crate::connect::{NodeWatch, Seen, in_order};
 use crate::error::{Fault, disconnected};
 use crate::queue::{NodeState, Obstacle, Verdict, node_data, read_data, verdict};
 
-/// A waiter looks at its place and the one before it this often without being woken. Watches are reliable; this is for what nobody thought of.
+/// A waiter looks at its place and the one before it about this often without being woken. Watches are reliable; this is for what
+/// nobody thought of.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Why a waiter goes on.
@@ -266,7 +267,7 @@ impl Queued {
         let clock = request.clock().clone();
         let mut seen = pin!(watch.seen());
         let mut deadline = clock.sleep_until(request.deadline().unwrap_or(Moment::NEVER));
-        let mut look_at = request.now() + first_look_after(request);
+        let mut look_at = request.now() + look_after(request);
         loop {
             let mut own = self.own.take();
             let alive_at = self.sent + self.session.ttl() / 4;
@@ -301,7 +302,7 @@ impl Queued {
                         self.own = own;
                         return Ok(Some(seen));
                     }
-                    look_at = request.now() + LOOK_AGAIN;
+                    look_at = request.now() + look_after(request);
                 }
             }
             self.own = own;
@@ -322,10 +323,11 @@ impl Queued {
     }
 }
 
-/// Between a quarter and five quarters of [`LOOK_AGAIN`], by the attempt's id: those who came together look at times that are spread evenly, and stay so.
-fn first_look_after(request: &Request) -> Duration {
-    let at = request.attempt().as_uuid().as_u128() % LOOK_AGAIN.as_millis().max(1);
-    LOOK_AGAIN / 4 + Duration::from_millis(at as u64)
+/// Between three quarters and five quarters of [`LOOK_AGAIN`], by the attempt's id: those who came together do not look together.
+fn look_after(request: &Request) -> Duration {
+    let spread = LOOK_AGAIN / 2;
+    let at = request.attempt().as_uuid().as_u128() % spread.as_millis().max(1);
+    LOOK_AGAIN * 3 / 4 + Duration::from_millis(at as u64)
 }
 
 /// What a watch tells, if there is one.
