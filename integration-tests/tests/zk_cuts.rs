@@ -173,7 +173,7 @@ async fn idle_waiters_cost_little() {
     // Each watches itself, and the one before.
     watched(&server, WAITERS as u64 + 1).await;
     let (bytes, packets) = (proxy.bytes(), count(&server, "zk_packets_received").await);
-    // Long enough for whatever a waiter does from time to time.
+    // Two sessions, in which it is proven again and again that they live. The slow looks, every 45 to 75 s, are not in it.
     sleep(Duration::from_secs(17)).await;
     let now = proxy.bytes();
     let bytes = now.to_client + now.to_server - bytes.to_client - bytes.to_server;

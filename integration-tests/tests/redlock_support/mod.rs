@@ -117,6 +117,20 @@ pub(crate) async fn clean(five: &Five) {
     }
 }
 
+/// Every node has given something.
+pub(crate) async fn everywhere(five: &Five) {
+    for server in &five.servers {
+        integration_tests::until("it is held there", SOON, || async {
+            match residue(server).await.is_empty() {
+                true => Err(integration_tests::Error::answer("KEYS", "nothing")),
+                false => Ok(()),
+            }
+        })
+        .await
+        .expect("held at every node");
+    }
+}
+
 pub(crate) async fn cycle(locks: &Locks, name: &str) -> u64 {
     let guard = lock(locks, name).await;
     let token = guard.token().expect("fencing").get();
