@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::error::Doing;
@@ -61,6 +63,26 @@ impl Clock {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .to_vec()
+    }
+
+    /// Lets programs of other users go by this clock, as a PostgreSQL that root has started: its memory belongs to who made it.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn open_to_all(&self) -> Result<()> {
+        let memory = Path::new("/dev/shm");
+        let named = self.shared.split_whitespace();
+        let files = named
+            .map(|name| name.trim_start_matches('/'))
+            .flat_map(|name| {
+                // A semaphore is a file of another name.
+                [memory.join(name), memory.join(format!("sem.{name}"))]
+            });
+        for file in files.filter(|file| file.exists()) {
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o666))
+                .doing(format!("open {}", file.display()))?;
+        }
+        Ok(())
     }
 
     /// From now on the clock is so many seconds ahead of the right time, or behind it.

@@ -127,6 +127,16 @@ impl Harness for Store {
         Ability::COMMON
     }
 
+    fn why_not(&self, ability: Ability) -> Option<&'static str> {
+        match ability {
+            Ability::Deny => Some("etcd_rights.rs asks those cases, with a server of its own"),
+            Ability::Skew => Some(
+                "a Go program takes the time from the kernel itself, where libfaketime is not asked",
+            ),
+            _ => None,
+        }
+    }
+
     async fn faulty(&self) -> Result<Faulty> {
         let members = self.deployed().await?.members();
         let members: Vec<_> = members.iter().map(|member| member.addr()).collect();

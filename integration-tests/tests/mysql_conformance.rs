@@ -149,6 +149,15 @@ impl Harness for Store {
         matches!(self.mode, "lease" | "unique")
     }
 
+    fn why_not(&self, ability: Ability) -> Option<&'static str> {
+        match ability {
+            Ability::Deny | Ability::Skew => {
+                Some("mysql_rights_and_clocks.rs asks those cases, with servers of its own")
+            }
+            _ => None,
+        }
+    }
+
     async fn faulty(&self) -> Result<Faulty> {
         let server = server(self.flavor).await?;
         let fault = ProxyFault::start(&[server.addr().map_err(broken)?]).await?;

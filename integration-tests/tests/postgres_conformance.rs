@@ -231,6 +231,15 @@ impl Harness for Store {
         }
     }
 
+    fn why_not(&self, ability: Ability) -> Option<&'static str> {
+        match ability {
+            Ability::Deny | Ability::Skew => {
+                Some("postgres_rights_and_clocks.rs asks those cases, with servers of its own")
+            }
+            _ => None,
+        }
+    }
+
     async fn faulty(&self) -> Result<Faulty> {
         let fault = ProxyFault::start(&[self.addr().await?]).await?;
         Ok(Faulty {

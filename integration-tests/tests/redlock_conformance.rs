@@ -84,6 +84,15 @@ impl Harness for Store {
         Ability::COMMON
     }
 
+    fn why_not(&self, ability: Ability) -> Option<&'static str> {
+        match ability {
+            Ability::Deny | Ability::Skew => {
+                Some("redlock_rights_and_clocks.rs asks those cases, with servers of its own")
+            }
+            _ => None,
+        }
+    }
+
     async fn faulty(&self) -> Result<Faulty> {
         let alive = self.alive().await?;
         let line = proxies(&alive).await?;

@@ -104,6 +104,16 @@ impl Harness for Store {
         Ability::COMMON
     }
 
+    fn why_not(&self, ability: Ability) -> Option<&'static str> {
+        match ability {
+            Ability::Deny => Some(
+                "ZooKeeper keeps rights with each node, and none with a user that could be taken away",
+            ),
+            Ability::Skew => Some("zk_clocks.rs asks that case, with a server of its own"),
+            _ => None,
+        }
+    }
+
     /// Behind a proxy to one server, and to no other.
     async fn faulty(&self) -> Result<Faulty> {
         let deployed = self.deployed().await?;

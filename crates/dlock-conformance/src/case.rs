@@ -69,7 +69,10 @@ impl Need {
             Self::Can(capability) if !capabilities.has(capability) => {
                 Some(format!("the store does not offer {capability}"))
             }
-            Self::Able(ability) if !able(ability) => Some(format!("the harness cannot {ability}")),
+            Self::Able(ability) if !able(ability) => Some(match harness.why_not(ability) {
+                Some(reason) => format!("the harness cannot {ability}: {reason}"),
+                None => format!("the harness cannot {ability}"),
+            }),
             Self::Deadline if capabilities.liveness == Liveness::Process => {
                 Some("holds live as long as their process and have no deadline".to_owned())
             }

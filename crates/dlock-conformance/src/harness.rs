@@ -55,6 +55,13 @@ pub trait Harness: Send + Sync + 'static {
         &[]
     }
 
+    /// Why it lacks an ability, for the report: that the store has nothing of the kind, or in which test it is arranged. The suite says
+    /// what is missing either way.
+    fn why_not(&self, ability: Ability) -> Option<&'static str> {
+        let _ = ability;
+        None
+    }
+
     /// A new client whose way to the store can be disturbed, for [`Ability::Cut`], [`Ability::Hang`], [`Ability::HalfOpen`],
     /// [`Ability::LoseReply`], [`Ability::DelayReplies`] and [`Ability::Deny`].
     ///

@@ -38,6 +38,8 @@ pub struct Postgres {
     pub access: String,
     /// The port of a server on this machine that this one follows as its standby.
     pub follows: Option<u16>,
+    /// Further environment.
+    pub env: Vec<(String, String)>,
 }
 
 const ACCESS: &str = "\
@@ -60,6 +62,7 @@ impl Store for Postgres {
 
     fn command(&self, site: &Site) -> Result<Command> {
         let mut command = as_server(&tool("postgres")?)?;
+        command.envs(self.env.iter().cloned());
         command.arg("-D").arg(site.file("data"));
         let folder = site.folder.path().display().to_string();
         let ours = [

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dlock_core::backend::{Outcome, Renewal};
-use dlock_core::{Capability, Mode, Released, Result};
+use dlock_core::{Capability, ErrorKind, Mode, Released, Result};
 use futures::future::{join_all, try_join_all};
 
-use super::leases::{expect_free_after, modes, take};
+use super::leases::{ROOMY, expect_free_after, modes, take};
 use crate::case::case_list;
 use crate::{Need, World};
 
@@ -25,6 +25,10 @@ case_list! {
         "holds are looked up by the mode that the lease says, and the answer to the downgrade may have been lost";
     C1 ended_hold_is_taken_over_by_one [Need::EndHold]
         "the check that the old hold has ended and the write that takes it over are two steps";
+    C18 hold_that_ended_goes_to_the_first_who_waits [Need::Can(Capability::Fair), Need::Lease]
+        "a try that meets a hold whose lease is over takes it, and does not look whether others wait for it";
+    C6 ended_hold_cannot_be_downgraded [DOWNGRADE, Need::EndHold]
+        "the downgrade finds the hold by its attempt, and does not look at its end";
 }
 
 async fn lease_of_no_whole_second_is_kept(world: World) -> Result<()> {
@@ -144,4 +148,48 @@ async fn ended_hold_is_taken_over_by_one(world: World) -> Result<()> {
         world.expect_free(&name).await?;
     }
     Ok(())
+}
+
+async fn hold_that_ended_goes_to_the_first_who_waits(world: World) -> Result<()> {
+    let name = world.name();
+    let (backend, rival) = (world.backend().await?, world.backend().await?);
+    let waiter = world.client().await?.mutex(&name)?;
+    take(
+        &backend,
+        &world.request_lasting(&name, Mode::Exclusive, ROOMY),
+    )
+    .await?;
+    let waits = tokio::spawn(async move { waiter.lock().await });
+    world.expect_waiting(&name, 1).await?;
+    let limit = world.now() + ROOMY + Duration::from_secs(1) + world.timings.tolerance;
+    while !waits.is_finished() {
+        let request = world.request(&name, Mode::Exclusive);
+        let found = rival.try_acquire(&request).await?;
+        if let Outcome::Held(_) = found {
+            rival.abandon(&request).await?;
+            panic!(
+                "one who came later got a lock whose lease was over, and another has waited for it all the time"
+            );
+        }
+        assert!(
+            world.now() < limit,
+            "who waits gets a lock whose lease is over"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let guard = waits.await.expect("no panic")?;
+    world.freed(guard).await?;
+    world.expect_free(&name).await
+}
+
+async fn ended_hold_cannot_be_downgraded(world: World) -> Result<()> {
+    let name = world.name();
+    let backend = world.backend().await?;
+    let lease = take(&backend, &world.short_request(&name, Mode::Exclusive)).await?;
+    world.end_hold(&name).await?;
+    let answer = backend.downgrade(&lease).await;
+    let error = answer.expect_err("a hold that has ended was downgraded");
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(backend.release(&lease).await?, Released::AlreadyLost);
+    world.expect_free(&name).await
 }

@@ -51,7 +51,12 @@ pub(super) async fn take(backend: &Arc<dyn Backend>, request: &Request) -> Resul
 pub(super) const ROOMY: Duration = Duration::from_secs(4);
 
 /// Checks that nobody gets a lock that is held since `from`, as long as its lease is good.
-async fn expect_kept(world: &World, request: &Request, from: Moment, what: &str) -> Result<()> {
+pub(super) async fn expect_kept(
+    world: &World,
+    request: &Request,
+    from: Moment,
+    what: &str,
+) -> Result<()> {
     let other = world.backend().await?;
     let probe = world.request(request.name(), Mode::Exclusive);
     let found = other.try_acquire(&probe).await?;

@@ -1,6 +1,7 @@
 //! The cases, by theme.
 
 mod abandon;
+mod batches;
 mod cancel;
 mod deaths;
 mod deny;
@@ -57,6 +58,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         wanted::CASES,
         leases::CASES,
         ends::CASES,
+        batches::CASES,
         looks::CASES,
         words::CASES,
         half_open::CASES,

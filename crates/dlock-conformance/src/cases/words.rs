@@ -26,6 +26,8 @@ case_list! {
         "the undo removes the waiter, and does not look who can get in now";
     C19 downgrade_wakes_readers_in_their_turn [Need::Can(Capability::Fair), Need::Can(Capability::Downgrade)]
         "the downgrade tells nobody, or lets in readers who came after a writer";
+    C17 undo_of_a_hold_lets_in_who_waits
+        "the undo frees the hold and tells nobody: let it end as a release does";
     C23 backend_knows_whether_others_wait [WANTED]
         "`others_wait` or `wanted` is left at its default, though `Capabilities::wanted` says that the answer is known";
     C23 backend_knows_whether_readers_wait [WANTED, Need::Can(Capability::Shared)]
@@ -135,6 +137,21 @@ async fn undo_of_a_waiter_lets_in_those_behind_it(world: World) -> Result<()> {
     let what = "a reader whose writer before it has given up";
     let read = world.soon(what, reads).await.expect("no panic")?;
     world.freed(read).await?;
+    world.freed(guard).await?;
+    world.expect_free(&name).await
+}
+
+async fn undo_of_a_hold_lets_in_who_waits(world: World) -> Result<()> {
+    let name = world.name();
+    let backend = world.backend().await?;
+    let request = world.request(&name, Mode::Exclusive);
+    take(&backend, &request).await?;
+    let waiter = world.client().await?.mutex(&name)?;
+    let waits = tokio::spawn(async move { waiter.lock().await });
+    world.expect_waiting(&name, 1).await?;
+    backend.abandon(&request).await?;
+    let what = "one who waits behind a hold that is undone";
+    let guard = world.soon(what, waits).await.expect("no panic")?;
     world.freed(guard).await?;
     world.expect_free(&name).await
 }

@@ -27,6 +27,14 @@ impl Table {
     fn check(&mut self, key: &str, request: &Request, way: Way) -> Result<bool> {
         let now = self.now();
         self.tombs.retain(|_, (_, until)| *until > now);
+        if self.flaw == Flaw::TombstoneInTheRow {
+            let attempt = request.attempt();
+            self.tombs
+                .retain(|of, (row, _)| row.as_str() != key || *of == attempt);
+        }
+        if self.flaw == Flaw::LabelSpliced && request.label().contains('\'') {
+            return Err(Error::new(ErrorKind::Store, "the statement ends early"));
+        }
         let skipped = self.flaw == Flaw::LateWaiterGetsIn && way == Way::Queue;
         if self.tombs.contains_key(&request.attempt()) && !skipped {
             let error = Error::new(ErrorKind::Store, "this attempt was abandoned");
@@ -78,6 +86,9 @@ impl Table {
         if let Some(grant) = self.grant_of(&key, request, attempt, client) {
             return Ok(Answer::Held(grant));
         }
+        if flaw == Flaw::TakeOverPassesTheQueue && self.is_over(&key) {
+            return Ok(Answer::Held(self.take(&key, request, attempt, client)));
+        }
         if way == Way::Unchecked || self.is_free_for(&key, request, way) {
             return Ok(Answer::Held(self.take(&key, request, attempt, client)));
         }
@@ -113,6 +124,14 @@ impl Table {
         match flaw {
             Flaw::RepeatIsBusy => return None,
             Flaw::RepeatIsAnother if holder.mode != Mode::Exclusive => return None,
+            Flaw::RepeatTakesSecondPermit if matches!(holder.mode, Mode::Permit { .. }) => {
+                let mut second = holder.clone();
+                second.attempt = AttemptId::new();
+                second.ends = end;
+                holder.ends = end;
+                row.holders.push(second);
+                return Some(grant);
+            }
             Flaw::RepeatKeepsTheEnd => {}
             Flaw::RepeatHasANewToken => {
                 holder.ends = end;
@@ -162,8 +181,14 @@ impl Table {
             _ => self.next_token(key, client, false),
         };
         let row = self.row(key, request.name());
-        if flaw == Flaw::OneEndForAll {
-            row.holders.iter_mut().for_each(|holder| holder.ends = end);
+        for holder in &mut row.holders {
+            let reads = holder.mode == Mode::Shared;
+            holder.ends = match flaw {
+                Flaw::OneEndForAll => end,
+                Flaw::LastReaderSetsTheEnd if reads => end,
+                Flaw::OneEndForAllReaders if reads => holder.ends.max(end),
+                _ => holder.ends,
+            };
         }
         row.holders.push(Holder {
             attempt,
@@ -204,6 +229,9 @@ impl Table {
                 since,
                 word,
             }),
+        }
+        if flaw == Flaw::PlaceByLastQuestion {
+            self.goes_to_the_end(key, attempt);
         }
         heard
     }

@@ -12,7 +12,7 @@ use dlock_core::{
 
 use super::client::{Client, Listener};
 use super::flaws::Flaw;
-use super::table::{Answer, Grant, Way};
+use super::table::{Answer, Grant, Table, Way};
 
 #[async_trait]
 impl Backend for Client {
@@ -35,7 +35,14 @@ impl Backend for Client {
             Err(error) => return self.troubled(error, false, true),
         };
         let owner = self.owner(request);
-        let answer = self.server.table().attempt(request, owner, self.id, way)?;
+        let mut answer = self.server.table().attempt(request, owner, self.id, way)?;
+        for _ in 0..200 {
+            if self.flaw != Flaw::TryWaitsForTheRow || matches!(answer, Answer::Held(_)) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            answer = self.server.table().attempt(request, owner, self.id, way)?;
+        }
         self.server.changes.notify_waiters();
         if let Err(error) = self.line.reply(call).await {
             return self.troubled(error, true, true);
@@ -95,7 +102,7 @@ impl Backend for Client {
             return self.troubled(error, true, false);
         }
         let from = match self.flaw {
-            Flaw::GrantFromTheReceipt => request.now(),
+            Flaw::GrantFromTheReceipt | Flaw::GrantCountedFromWakeUp => request.now(),
             _ => grant.from,
         };
         Ok(self.held(request, owner, Grant { from, ..grant }))
@@ -103,6 +110,25 @@ impl Backend for Client {
 
     async fn renew(&self, leases: &[Arc<Lease>]) -> Vec<Renewal> {
         let flaw = self.flaw;
+        if flaw == Flaw::RenewsOneByOne && leases.len() > 1 {
+            let mut answers = Vec::new();
+            for lease in leases {
+                answers.extend(self.renew(std::slice::from_ref(lease)).await);
+            }
+            return answers;
+        }
+        if flaw == Flaw::OneLostFailsAll {
+            let is_there = |table: &mut Table, lease: &Lease| {
+                let info = table.inspect(lease.name());
+                let owner = lease.attempt().to_string();
+                info.holders.iter().any(|holder| holder.owner == owner)
+            };
+            let all = self.ask(|table| leases.iter().all(|lease| is_there(table, lease)));
+            if let Ok(false) = all.await {
+                let failed = || Renewal::Failed(Error::new(ErrorKind::Store, "no such row"));
+                return leases.iter().map(|_| failed()).collect();
+            }
+        }
         let asked = self.ask(|table| {
             let mut found = Vec::new();
             for (index, lease) in leases.iter().enumerate() {
@@ -112,9 +138,11 @@ impl Backend for Client {
                 let skipped = flaw == Flaw::RenewalOfSixtyFour && index >= 64
                     || flaw == Flaw::RenewalKeyedByName && last != Some(index);
                 let owner = lease.native().copied().unwrap_or(lease.attempt());
-                found.push(
-                    skipped || table.renew(lease.name(), owner, lease.mode(), lease.duration()),
-                );
+                let duration = match flaw {
+                    Flaw::RenewFirstDuration => leases[0].duration(),
+                    _ => lease.duration(),
+                };
+                found.push(skipped || table.renew(lease.name(), owner, lease.mode(), duration));
             }
             found
         });
@@ -133,6 +161,7 @@ impl Backend for Client {
             Flaw::OneLostAllLost if found.contains(&false) => found.fill(false),
             Flaw::OneLostAllExtended if found.contains(&true) => found.fill(true),
             Flaw::LostIsLeftOut => found.retain(|found| *found),
+            Flaw::RenewShiftsAnswers => found.fill(true),
             Flaw::RenewalsAreSorted => {
                 let mut named: Vec<_> =
                     leases.iter().map(|lease| lease.name()).zip(found).collect();
@@ -175,7 +204,11 @@ impl Backend for Client {
     }
 
     async fn abandon(&self, request: &Request) -> Result<()> {
-        let asked = self.ask(|table| table.abandon(request, request.attempt()));
+        let owner = match self.flaw {
+            Flaw::OwnerIsTheLabel => self.owner(request),
+            _ => request.attempt(),
+        };
+        let asked = self.ask(|table| table.abandon(request, owner));
         match (self.flaw, asked.await) {
             (Flaw::FailedAbandonIsDone, _) => Ok(()),
             (Flaw::AbandonOfNothingIsAnError, Ok(false)) => {

@@ -76,6 +76,7 @@ impl Client {
     pub(crate) fn owner(&self, request: &Request) -> AttemptId {
         match self.flaw {
             Flaw::OwnerIsMadeAnew => AttemptId::new(),
+            Flaw::OwnerIsTheLabel => of_label(request.label()),
             _ => request.attempt(),
         }
     }
@@ -119,6 +120,7 @@ impl Client {
             (Flaw::CutIsAStoreError, ErrorKind::Unreachable) => {
                 Err(Error::new(ErrorKind::Store, "cut"))
             }
+            (Flaw::InDoubtIsNo, _) => Err(error.with_held(HeldNow::No)),
             (Flaw::LostTryHoldsNothing, _) if is_try => Err(error.with_held(HeldNow::No)),
             (Flaw::LostWaitHoldsNothing, _) if !is_try => Err(error.with_held(HeldNow::No)),
             _ => Err(error),
@@ -139,6 +141,12 @@ impl Client {
             }
         };
         let mut deadline = std::pin::pin!(deadline);
+        if self.flaw == Flaw::SubscribesTooLate {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            if !place.is_empty() {
+                tokio::time::sleep(Duration::from_secs(10)).await;
+            }
+        }
         let mut gone = std::pin::pin!(self.line.gone(call));
         loop {
             let aged = self.server.aged.notified();
@@ -150,13 +158,23 @@ impl Client {
                     Flaw::BreakWakesNobody,
                     Flaw::DowngradeWakesNobody,
                     Flaw::AbandonWakesNobody,
+                    Flaw::AbandonFreesWithoutWord,
                 ];
                 if !asleep.contains(&self.flaw) {
                     table.sweep(&key);
                 }
-                table
+                let look_again = table
                     .free_in(request.name())
-                    .unwrap_or(Duration::from_secs(1))
+                    .unwrap_or(Duration::from_secs(1));
+                match self.flaw {
+                    // Only now and then: somebody else may come between.
+                    Flaw::TakeOverPassesTheQueue => look_again + Duration::from_millis(300),
+                    Flaw::PlaceByLastQuestion => {
+                        table.goes_to_the_end(&key, request.attempt());
+                        look_again.min(Duration::from_millis(300))
+                    }
+                    _ => look_again,
+                }
             };
             tokio::select! {
                 biased;
@@ -170,6 +188,9 @@ impl Client {
                         if self.flaw == Flaw::PushIsSlow {
                             tokio::time::sleep(Duration::from_secs(1)).await;
                         }
+                        if self.flaw == Flaw::GrantCountedFromWakeUp {
+                            tokio::time::sleep(Duration::from_millis(500)).await;
+                        }
                         return Ok(Some(grant));
                     }
                     // The row is gone, and with it the place: no word will come.
@@ -182,10 +203,19 @@ impl Client {
                     let mut table = self.server.table();
                     let key = table.key(request.name());
                     table.sweep(&key);
+                    if self.flaw == Flaw::TakeOverPassesTheQueue {
+                        table.settle(&key);
+                    }
                 }
             }
         }
     }
+}
+
+/// The same owner for the same label.
+fn of_label(label: &str) -> AttemptId {
+    let step = |id: u128, byte| id.wrapping_mul(257).wrapping_add(u128::from(byte));
+    AttemptId::from(uuid::Uuid::from_u128(label.bytes().fold(1, step)))
 }
 
 impl Drop for Client {

@@ -38,12 +38,18 @@ impl Table {
         };
         let ours = row.holders.iter().position(|holder| {
             (flaw == Flaw::RenewalOfAnybody || holder.attempt == attempt)
-                && (flaw != Flaw::RenewalByMode || holder.mode == mode)
+                && (![Flaw::RenewalByMode, Flaw::FindsByMode].contains(&flaw)
+                    || holder.mode == mode)
         });
         let Some(at) = ours else { return false };
         for (index, holder) in row.holders.iter_mut().enumerate() {
+            let of_readers = [
+                Flaw::ReaderRenewsAll,
+                Flaw::OneEndForAllReaders,
+                Flaw::LastReaderSetsTheEnd,
+            ];
             let together = flaw == Flaw::OneEndForAll
-                || flaw == Flaw::ReaderRenewsAll && holder.mode == Mode::Shared;
+                || of_readers.contains(&flaw) && holder.mode == Mode::Shared;
             if index != at && !together {
                 continue;
             }
@@ -81,7 +87,7 @@ impl Table {
             Flaw::ReleaseOfAnybody => true,
             Flaw::ReaderFreesAll => is_there(holder) || ours && holder.mode == Mode::Shared,
             Flaw::PermitFreesAll => is_there(holder) || ours && is_permit(holder.mode),
-            Flaw::ReleaseByMode => is_there(holder) && holder.mode == mode,
+            Flaw::ReleaseByMode | Flaw::FindsByMode => is_there(holder) && holder.mode == mode,
             _ => is_there(holder),
         };
         if flaw == Flaw::RowStays && ours {
@@ -103,7 +109,8 @@ impl Table {
         if flaw != Flaw::AbandonLeavesTheHold {
             let is_meant =
                 |holder: &Holder| flaw == Flaw::AbandonOfAnybody || holder.attempt == attempt;
-            found |= self.drop_holder(&key, is_meant, flaw != Flaw::AbandonWakesNobody);
+            let asleep = [Flaw::AbandonWakesNobody, Flaw::AbandonFreesWithoutWord];
+            found |= self.drop_holder(&key, is_meant, !asleep.contains(&flaw));
         }
         let lasts: Time = match flaw {
             Flaw::NoTombstone => 0,
@@ -156,7 +163,10 @@ impl Table {
     /// Whether the hold was there.
     pub(crate) fn downgrade(&mut self, name: &Name, attempt: AttemptId) -> bool {
         let (key, flaw) = (self.key(name), self.flaw);
-        self.sweep(&key);
+        if flaw != Flaw::DowngradeRevives {
+            self.sweep(&key);
+        }
+        let now = self.now();
         let Some(row) = self.rows.get_mut(&key) else {
             return flaw == Flaw::DowngradeOfTheGoneIsDone;
         };
@@ -185,6 +195,9 @@ impl Table {
             _ => {}
         }
         row.holders[at].mode = Mode::Shared;
+        if flaw == Flaw::DowngradeRevives && row.holders[at].ends <= now {
+            row.holders[at].ends = now + micros(row.holders[at].lease);
+        }
         if flaw == Flaw::DowngradeNeverEnds {
             row.holders[at].ends += 86_400_000_000;
         }
@@ -213,8 +226,11 @@ impl Table {
             .rows
             .get(&key)
             .and_then(|row| Some(row.holders.first()?.attempt));
-        let is_meant =
-            |holder: &Holder| flaw != Flaw::BreakFreesTheFirst || Some(holder.attempt) == first;
+        let is_meant = |holder: &Holder| match flaw {
+            Flaw::BreakFreesTheFirst => Some(holder.attempt) == first,
+            Flaw::BreakLeavesReaders => holder.mode != Mode::Shared,
+            _ => true,
+        };
         let broken = self.drop_holder(&key, is_meant, flaw != Flaw::BreakWakesNobody);
         if flaw == Flaw::BreakResetsTheToken {
             self.counter = 0;
@@ -370,9 +386,16 @@ impl Table {
                 .map(|c| if c.is_ascii() { c } else { '?' })
                 .collect(),
             Flaw::NamesAreHashed => crc32(name).to_string(),
+            Flaw::NameHashedTo32Bits => fnv1a(name).to_string(),
+            Flaw::NameCutAt191 => name.chars().take(191).collect(),
             _ => name.to_owned(),
         }
     }
+}
+
+fn fnv1a(text: &str) -> u32 {
+    let step = |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619);
+    text.bytes().fold(2_166_136_261, step)
 }
 
 fn crc32(text: &str) -> u32 {

@@ -127,6 +127,8 @@ impl Table {
             Flaw::ClientClock => self.right_time() + lease,
             Flaw::LeaseInWholeSeconds => self.now() + (lease / 1_000_000).max(1) * 1_000_000,
             Flaw::LeaseIsFixed => self.now() + 30_000_000,
+            Flaw::LeaseNeverUnderAMinute => self.now() + lease.max(60_000_000),
+            Flaw::ExpiryInWholeSeconds => (self.now() + lease) / 1_000_000 * 1_000_000,
             Flaw::EndsEarly => self.now() + lease * 9 / 10,
             _ => self.now() + lease,
         }
@@ -166,8 +168,34 @@ impl Table {
             waiter.since = now;
             row.waiters.push_back(waiter);
         }
-        if flaw != Flaw::EndWakesNobody {
-            self.settle(key);
+        match flaw {
+            Flaw::EndWakesNobody => {}
+            // Who waits looks only now and then.
+            Flaw::TakeOverPassesTheQueue => self.forget_if_unused(key),
+            _ => self.settle(key),
+        }
+    }
+
+    /// Whether nobody holds the lock because a lease is over, and those who wait have not seen it yet.
+    pub(crate) fn is_over(&self, key: &str) -> bool {
+        self.rows
+            .get(key)
+            .is_some_and(|row| row.holders.is_empty() && !row.waiters.is_empty())
+    }
+
+    /// Puts one who waits behind all others.
+    pub(crate) fn goes_to_the_end(&mut self, key: &str, attempt: AttemptId) {
+        let Some(row) = self.rows.get_mut(key) else {
+            return;
+        };
+        let is_it = |waiter: &Waiter| waiter.attempt == attempt;
+        if let Some(waiter) = row
+            .waiters
+            .iter()
+            .position(is_it)
+            .and_then(|at| row.waiters.remove(at))
+        {
+            row.waiters.push_back(waiter);
         }
     }
 

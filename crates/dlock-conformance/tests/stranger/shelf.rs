@@ -216,10 +216,16 @@ impl Shelf {
             }
             return Ok(Some(token));
         }
+        let first = format!("first question of {}", request.attempt());
+        if bug == Bug::TokenKeptByAttempt && !self.counters.contains_key(&first) {
+            let token = self.next_token(&key, client);
+            self.counters.insert(first.clone(), token);
+        }
         if !unchecked && !self.admits(&holds, mode) {
             return Ok(None);
         }
         let token = match (bug, holds.first()) {
+            (Bug::TokenKeptByAttempt, _) => self.counters[&first],
             (Bug::ReadersShareAToken, Some(first)) if mode == Mode::Shared => first.token,
             _ => self.next_token(&key, client),
         };
