@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::meter::own_memory;
+use crate::kept::{Keep, Moment};
 use crate::round::Job;
-use crate::{Client, Counters, Figure, Hold, Meter, Result, Sample, Scenario, Subject, processes};
+use crate::{Client, Counters, Figure, Meter, Result, Sample, Scenario, Subject, processes};
 
 /// How long each holds the lock when two processes alternate: long enough for the other to stand in the queue.
 const HOLD: Duration = Duration::from_millis(2);
 
-/// How many tasks take the locks that are held at once.
-const TAKERS: usize = 64;
+/// A third of the default lease: in this time each lock that is held is renewed once.
+const WATCH: Duration = Duration::from_secs(10);
 
 /// How scenarios are run.
 #[derive(Clone)]
@@ -21,6 +21,7 @@ pub struct Bench {
     rounds: usize,
     round: Duration,
     warm_up: Duration,
+    watch: Duration,
     seed: u64,
     meter: Option<Arc<dyn Meter>>,
     tell: Arc<dyn Fn(&str) + Send + Sync>,
@@ -32,6 +33,7 @@ impl std::fmt::Debug for Bench {
             .field("rounds", &self.rounds)
             .field("round", &self.round)
             .field("warm_up", &self.warm_up)
+            .field("watch", &self.watch)
             .field("seed", &self.seed)
             .finish_non_exhaustive()
     }
@@ -50,6 +52,7 @@ impl Bench {
             rounds: 5,
             round: Duration::from_secs(1),
             warm_up: Duration::from_millis(200),
+            watch: WATCH,
             seed: 0,
             meter: None,
             tell: Arc::new(|_| ()),
@@ -74,6 +77,14 @@ impl Bench {
     #[must_use]
     pub fn warm_up(mut self, time: Duration) -> Self {
         self.warm_up = time;
+        self
+    }
+
+    /// How long locks that are held, and tasks that wait, are watched in each round: ten seconds unless this says otherwise. What is renewed now and then costs
+    /// something now and then, so a figure takes whole renewal intervals: with the default lease of 30 s that is 10 s, in which each lock is renewed once.
+    #[must_use]
+    pub fn watch(mut self, time: Duration) -> Self {
+        self.watch = time.max(Duration::from_millis(1));
         self
     }
 
@@ -143,6 +154,10 @@ impl Bench {
             Scenario::Processes {
                 contenders,
                 processes,
+            }
+            | Scenario::ProcessClients {
+                contenders,
+                processes,
             } => {
                 let mut all = Sample::new()?;
                 for sample in self.apart(subject, job, contenders, processes).await? {
@@ -157,15 +172,15 @@ impl Bench {
                     all.times.record(time)?;
                 }
                 all.cycles = all.times.len();
-                // If the other never got it, it waited for the whole round at least.
+                // If the other never got it, it waited for the whole round at least; the figure says that there was none.
                 all.value = match all.cycles {
                     0 => self.round.as_secs_f64() * 1e6,
                     _ => all.times.value_at_quantile(0.5) as f64 / 1e3,
                 };
                 Ok(all)
             }
-            Scenario::Held { locks } => self.held(subject, &job.name, locks).await,
-            Scenario::Waiters { waiters } => self.waiters(subject, &job.name, waiters).await,
+            Scenario::Held { locks } => self.kept(subject, job.name, locks, false).await,
+            Scenario::Waiters { waiters } => self.kept(subject, job.name, waiters, true).await,
         }
     }
 
@@ -185,6 +200,11 @@ impl Bench {
             name: format!("dlock-bench-{:016x}-{}", fastrand::u64(..), scenario.kind()),
             names,
             tasks,
+            // Each process has one for itself, or one for each of its tasks.
+            clients: match scenario {
+                Scenario::ProcessClients { contenders, .. } => contenders,
+                _ => 1,
+            },
             warm_up: self.warm_up,
             time: self.round,
             hold: if hand_off { HOLD } else { Duration::ZERO },
@@ -200,7 +220,7 @@ impl Bench {
         for _ in 0..clients {
             all.push(subject.client().await?);
         }
-        let is_cycle = job.tasks == 1 && job.whole;
+        let is_cycle = job.tasks == 1 && job.names == 1 && job.whole;
         // What a new client asks of the server is not part of a cycle.
         let warm_up = Job {
             time: job.warm_up.max(Duration::from_millis(1)),
@@ -234,113 +254,51 @@ impl Bench {
         tasks: usize,
         processes: usize,
     ) -> Result<Vec<Sample>> {
-        let jobs = (0..processes).map(|process| Job {
+        let jobs = (0..processes).map(|process| {
             // The first processes take what does not divide evenly.
-            tasks: tasks / processes + usize::from(process < tasks % processes),
-            ..job.clone()
+            let tasks = tasks / processes + usize::from(process < tasks % processes);
+            Job {
+                tasks,
+                clients: job.clients.min(tasks),
+                ..job.clone()
+            }
         });
         processes::run(|| subject.worker(), jobs.collect()).await
     }
 
-    async fn held(&self, subject: &dyn Subject, name: &str, locks: usize) -> Result<Sample> {
-        let client = subject.client().await?;
-        // The first lock makes connections and threads, which are not its own.
-        client.lock(name).await?.release().await?;
-        let mut sample = Sample::new()?;
-        let memory = own_memory();
-        let start = Instant::now();
-        let mut takers = JoinSet::new();
-        for taker in 0..TAKERS {
-            let (client, name) = (client.clone(), name.to_owned());
-            takers.spawn(async move {
-                let mut holds = Vec::new();
-                for lock in (taker..locks).step_by(TAKERS) {
-                    holds.push(client.lock(&format!("{name}-{lock}")).await?);
+    /// In a process of its own where the subject can start one: what grows there, and what it takes of the processor, is not what earlier rounds have left.
+    async fn kept(
+        &self,
+        subject: &dyn Subject,
+        name: String,
+        count: usize,
+        waits: bool,
+    ) -> Result<Sample> {
+        let keep = Keep {
+            name,
+            count,
+            waits,
+            warm_up: self.warm_up,
+            watch: self.watch,
+        };
+        let (mut before, mut start, mut notes) = (None, Instant::now(), Vec::new());
+        let at = async |moment| {
+            match moment {
+                Moment::Begin => (before, start) = (self.read().await?, Instant::now()),
+                Moment::End => {
+                    let seconds = start.elapsed().as_secs_f64();
+                    let cost = self.cost(before).await?;
+                    notes = cost.map_or_else(Vec::new, |cost| cost.each(seconds));
                 }
-                Result::Ok(holds)
-            });
-        }
-        let mut holds: Vec<Box<dyn Hold>> = Vec::new();
-        while let Some(taken) = takers.join_next().await {
-            holds.extend(taken??);
-        }
-        let each = start.elapsed() / u32::try_from(locks.max(1))?;
-        sample.value = each.as_secs_f64() * 1e6;
-        sample.cycles = locks as u64;
-        if let (Some(before), Some(now)) = (memory, own_memory()) {
-            sample
-                .notes
-                .push(("bytes_each", (now - before) / locks as f64));
-        }
-        let idle = self.idle().await?;
-        sample.notes.extend(idle);
-        let start = Instant::now();
-        let mut givers = JoinSet::new();
-        while !holds.is_empty() {
-            let part = holds.split_off(holds.len().saturating_sub(locks / TAKERS + 1));
-            givers.spawn(async move {
-                for hold in part {
-                    hold.release().await?;
-                }
-                Result::Ok(())
-            });
-        }
-        while let Some(given) = givers.join_next().await {
-            given??;
-        }
-        let each = start.elapsed().as_secs_f64() * 1e6 / locks as f64;
-        sample.notes.push(("release_us", each));
-        close(std::slice::from_ref(&client)).await;
+            }
+            Result::Ok(())
+        };
+        let mut sample = match subject.worker() {
+            Some(command) => processes::keep(command, &keep, at).await?,
+            None => keep.run(subject, at).await?,
+        };
+        sample.notes.extend(notes);
         Ok(sample)
-    }
-
-    async fn waiters(&self, subject: &dyn Subject, name: &str, waiters: usize) -> Result<Sample> {
-        let (holder, client) = (subject.client().await?, subject.client().await?);
-        let hold = holder.lock(name).await?;
-        let mut sample = Sample::new()?;
-        let memory = own_memory();
-        let mut waiting = JoinSet::new();
-        for _ in 0..waiters {
-            let (client, name) = (client.clone(), name.to_owned());
-            waiting.spawn(async move { client.lock(&name).await.map(drop) });
-        }
-        // Until all of them stand in the queue: a store that takes five thousand in a second is slow.
-        let settle = Duration::from_secs_f64(0.5 + waiters as f64 / 5_000.0);
-        tokio::time::sleep(settle + self.warm_up).await;
-        if let Some(ended) = waiting.try_join_next() {
-            ended??;
-            return Err("a waiter got a lock that was held".into());
-        }
-        if let (Some(before), Some(now)) = (memory, own_memory()) {
-            let each = (now - before) / waiters as f64;
-            sample.notes.push(("bytes_each", each));
-        }
-        sample.notes.extend(self.idle().await?);
-        let own = sample.notes.iter().find(|note| note.0 == "own_cpu_us");
-        sample.value = own.map_or(0.0, |own| own.1 / 1e3);
-        sample.cycles = waiters as u64;
-        waiting.shutdown().await;
-        hold.release().await?;
-        close(&[holder, client]).await;
-        Ok(sample)
-    }
-
-    /// What a second costs in which nothing is asked for.
-    async fn idle(&self) -> Result<Vec<(&'static str, f64)>> {
-        let before = self.read().await?;
-        let own = Counters::cpu_of(std::process::id());
-        let start = Instant::now();
-        tokio::time::sleep(self.round).await;
-        let seconds = start.elapsed().as_secs_f64();
-        let own = Counters::cpu_of(std::process::id()).zip(own);
-        let cost = self.cost(before).await?;
-        let mut notes = Vec::new();
-        if let Some((now, then)) = own {
-            let micros = now.saturating_sub(then).as_secs_f64() * 1e6;
-            notes.push(("own_cpu_us", micros / seconds));
-        }
-        notes.extend(cost.into_iter().flat_map(|cost| cost.each(seconds)));
-        Ok(notes)
     }
 
     async fn read(&self) -> Result<Option<Counters>> {
@@ -350,11 +308,14 @@ impl Bench {
         }
     }
 
+    /// What was done since then, without what it costs to ask.
     async fn cost(&self, before: Option<Counters>) -> Result<Option<Counters>> {
-        Ok(match (before, self.read().await?) {
-            (Some(before), Some(now)) => Some(now.since(before)),
-            _ => None,
-        })
+        let (Some(before), Some(now)) = (before, self.read().await?) else {
+            return Ok(None);
+        };
+        let again = self.read().await?;
+        let asking = again.map(|again| again.since(now)).unwrap_or_default();
+        Ok(Some(now.since(before).without(asking)))
     }
 }
 
@@ -383,5 +344,45 @@ async fn use_each_once(clients: &[Arc<dyn Client>], job: &Job) -> Result<()> {
 async fn close(clients: &[Arc<dyn Client>]) {
     for client in clients {
         client.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::Dlock;
+
+    /// A server that does nothing but answer how much it has done.
+    #[derive(Default)]
+    struct Idle(AtomicU32);
+
+    #[async_trait::async_trait]
+    impl Meter for Idle {
+        async fn read(&self) -> Result<Counters> {
+            let before = self.0.fetch_add(3, Ordering::Relaxed);
+            Ok(Counters {
+                commands: Some(f64::from(before + 3)),
+                ..Counters::default()
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn what_it_costs_to_ask_is_no_cost_of_locks() -> Result<()> {
+        let bench = Bench::new()
+            .rounds(1)
+            .round(Duration::from_millis(20))
+            .watch(Duration::from_millis(20))
+            .meter(Arc::new(Idle::default()));
+        let memory = Dlock::new("memory:");
+        let waits = Scenario::Waiters { waiters: 2 };
+        for scenario in [Scenario::Cycle, Scenario::Held { locks: 5 }, waits] {
+            for figure in bench.run(scenario, &[&memory]).await? {
+                assert_eq!(figure.note("server_commands"), Some(0.0), "{scenario}");
+            }
+        }
+        Ok(())
     }
 }

@@ -14,8 +14,10 @@ pub struct Figure {
     pub subject: String,
     /// The figure of each round, in the scenario's unit.
     pub rounds: Vec<f64>,
-    /// How often a lock was taken and given back, over all rounds.
+    /// How often a lock was taken and given back, over all rounds; of the hand-off, how often it went to the other process.
     pub cycles: u64,
+    /// Rounds in which that was not once the case. Their figure says nothing: a hand-off that did not come took the whole round at least.
+    pub empty_rounds: usize,
     /// All times in nanoseconds: of the cycle, or of the wait.
     pub times: Histogram<u64>,
     /// Further numbers by name; the middle of the rounds.
@@ -67,9 +69,15 @@ impl Figure {
             subject: subject.to_owned(),
             rounds: samples.iter().map(|sample| sample.value).collect(),
             cycles: samples.iter().map(|sample| sample.cycles).sum(),
+            empty_rounds: samples.iter().filter(|sample| sample.cycles == 0).count(),
             times,
             notes: notes.map(|(name, _)| note(name)).collect(),
         })
+    }
+
+    /// Whether there is nothing to say, since no round had a single one.
+    pub fn is_empty(&self) -> bool {
+        self.empty_rounds == self.rounds.len()
     }
 
     /// The median of the rounds.
@@ -122,6 +130,7 @@ impl Figure {
             "most": most,
             "rounds": self.rounds,
             "cycles": self.cycles,
+            "empty_rounds": self.empty_rounds,
             "times_us": {
                 "p50": self.micros_at(0.5),
                 "p90": self.micros_at(0.9),
@@ -142,6 +151,18 @@ mod tests {
         assert_eq!(Spread::of([3.0, 1.0]).middle, 2.0);
         assert_eq!(Spread::of([3.0, 1.0, 2.5]).middle, 2.5);
         assert_eq!(Spread::of([]).middle, 0.0);
+    }
+
+    #[test]
+    fn a_round_without_a_turn_is_known_as_one() -> Result<()> {
+        let mut some = Sample::new()?;
+        some.cycles = 3;
+        let figure = |samples: Vec<Sample>| Figure::new(Scenario::HandOff, "x", samples);
+        let none = figure(vec![Sample::new()?, Sample::new()?])?;
+        assert_eq!((none.empty_rounds, none.is_empty()), (2, true));
+        let mixed = figure(vec![Sample::new()?, some])?;
+        assert_eq!((mixed.empty_rounds, mixed.is_empty()), (1, false));
+        Ok(())
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod bench;
 mod figure;
+mod kept;
 mod meter;
 mod processes;
 mod round;

@@ -42,6 +42,20 @@ impl Counters {
         }
     }
 
+    /// Less what something else has cost. What the other does not know is not taken off.
+    #[must_use]
+    pub(crate) fn without(self, other: Self) -> Self {
+        let less = |all: Option<f64>, other: Option<f64>| {
+            Some((all? - other.unwrap_or_default()).max(0.0))
+        };
+        let cpu = other.cpu.unwrap_or_default();
+        Self {
+            commands: less(self.commands, other.commands),
+            bytes: less(self.bytes, other.bytes),
+            cpu: self.cpu.map(|all| all.saturating_sub(cpu)),
+        }
+    }
+
     /// As numbers with names, parted by `parts`: cycles, or seconds.
     pub(crate) fn each(self, parts: f64) -> Vec<(&'static str, f64)> {
         let parts = if parts > 0.0 { parts } else { 1.0 };
@@ -103,6 +117,27 @@ mod tests {
         };
         assert_eq!(cost.each(0.5), [("server_commands", 6.0)]);
         assert_eq!(cost.each(0.0), [("server_commands", 3.0)]);
+    }
+
+    #[test]
+    fn what_another_cost_is_taken_off_where_it_is_known() {
+        let all = Counters {
+            commands: Some(12.0),
+            bytes: Some(500.0),
+            cpu: Some(TICK * 3),
+        };
+        let asking = Counters {
+            commands: Some(2.0),
+            bytes: None,
+            cpu: Some(TICK * 4),
+        };
+        let rest = Counters {
+            commands: Some(10.0),
+            bytes: Some(500.0),
+            cpu: Some(Duration::ZERO),
+        };
+        assert_eq!(all.without(asking), rest);
+        assert_eq!(Counters::default().without(asking), Counters::default());
     }
 
     #[test]

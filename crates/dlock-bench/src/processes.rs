@@ -5,8 +5,15 @@ use std::process::{Command, Stdio};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 
+use crate::kept::{Keep, Moment};
 use crate::round::Job;
 use crate::{Result, Sample, Subject};
+
+/// What a worker that keeps locks says when the time is over for which it is watched.
+const WATCHED: &str = "watched";
+
+/// What every worker says when it can begin.
+const READY: &str = "ready";
 
 /// What a worker process does: its part of the rounds that [`Subject::worker`] was started for.
 ///
@@ -14,13 +21,30 @@ use crate::{Result, Sample, Subject};
 /// When the store fails, or whoever started it is gone.
 pub async fn serve(subject: &dyn Subject) -> Result<()> {
     let mut input = BufReader::new(tokio::io::stdin()).lines();
-    let job = next(&mut input).await?;
-    let job = Job::from_json(&serde_json::from_str(&job)?)?;
-    let client = subject.client().await?;
-    say("ready").await?;
+    let job = serde_json::from_str(&next(&mut input).await?)?;
+    if let Some(keep) = Keep::from_json(&job) {
+        let at = async |moment| {
+            say(match moment {
+                Moment::Begin => READY,
+                Moment::End => WATCHED,
+            })
+            .await?;
+            next(&mut input).await.map(drop)
+        };
+        let sample = keep?.run(subject, at).await?;
+        return say(&sample.to_json().to_string()).await;
+    }
+    let job = Job::from_json(&job)?;
+    let mut clients = Vec::new();
+    for _ in 0..job.clients {
+        clients.push(subject.client().await?);
+    }
+    say(READY).await?;
     next(&mut input).await?;
-    let sample = job.run(std::slice::from_ref(&client)).await?;
-    client.close().await;
+    let sample = job.run(&clients).await?;
+    for client in clients {
+        client.close().await;
+    }
     say(&sample.to_json().to_string()).await
 }
 
@@ -48,17 +72,14 @@ pub(crate) async fn run(
         workers.push(worker);
     }
     for worker in &mut workers {
-        let answer = next(&mut worker.hear).await?;
-        if answer != "ready" {
-            return Err(format!("a worker process is not ready: {answer}").into());
-        }
+        worker.hear(READY).await?;
     }
     for worker in &mut workers {
         worker.tell("go").await?;
     }
     let mut samples = Vec::new();
     for worker in &mut workers {
-        let answer = next(&mut worker.hear).await?;
+        let answer = next(&mut worker.lines).await?;
         samples.push(Sample::from_json(&serde_json::from_str(&answer)?)?);
     }
     for mut worker in workers {
@@ -67,10 +88,29 @@ pub(crate) async fn run(
     Ok(samples)
 }
 
+/// Keeps in a process of its own; what it tells is told here.
+pub(crate) async fn keep(
+    command: Command,
+    keep: &Keep,
+    mut at: impl AsyncFnMut(Moment) -> Result<()>,
+) -> Result<Sample> {
+    let mut worker = Worker::start(command)?;
+    worker.tell(&keep.to_json().to_string()).await?;
+    for (word, moment) in [(READY, Moment::Begin), (WATCHED, Moment::End)] {
+        worker.hear(word).await?;
+        at(moment).await?;
+        worker.tell("go").await?;
+    }
+    let answer = next(&mut worker.lines).await?;
+    let sample = Sample::from_json(&serde_json::from_str(&answer)?)?;
+    worker.child.wait().await?;
+    Ok(sample)
+}
+
 struct Worker {
     child: Child,
     tell: ChildStdin,
-    hear: Lines<BufReader<ChildStdout>>,
+    lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Worker {
@@ -78,13 +118,22 @@ impl Worker {
         let mut command = tokio::process::Command::from(command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn()?;
-        let (tell, hear) = child
+        let (tell, lines) = child
             .stdin
             .take()
             .zip(child.stdout.take())
             .ok_or("no pipe")?;
-        let hear = BufReader::new(hear).lines();
-        Ok(Self { child, tell, hear })
+        let lines = BufReader::new(lines).lines();
+        Ok(Self { child, tell, lines })
+    }
+
+    /// Waits for a word, and nothing else.
+    async fn hear(&mut self, word: &str) -> Result<()> {
+        let answer = next(&mut self.lines).await?;
+        match answer == word {
+            true => Ok(()),
+            false => Err(format!("a worker process is not {word}: {answer}").into()),
+        }
     }
 
     async fn tell(&mut self, line: &str) -> Result<()> {

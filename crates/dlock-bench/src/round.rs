@@ -19,6 +19,8 @@ pub(crate) struct Job {
     pub(crate) names: usize,
     /// How many tasks.
     pub(crate) tasks: usize,
+    /// How many clients a worker process makes for them.
+    pub(crate) clients: usize,
     /// Nothing is counted so long.
     pub(crate) warm_up: Duration,
     /// How long is counted.
@@ -35,31 +37,26 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn to_json(&self) -> Value {
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         json!({
-            "name": self.name, "names": self.names, "tasks": self.tasks, "warm_up": micros(self.warm_up), "time": micros(self.time),
+            "name": self.name, "names": self.names, "tasks": self.tasks, "clients": self.clients, "warm_up": micros(self.warm_up), "time": micros(self.time),
             "hold": micros(self.hold), "whole": self.whole, "turns": self.turns, "seed": self.seed,
         })
     }
 
     pub(crate) fn from_json(value: &Value) -> Result<Self> {
-        let number = |name: &str| {
-            let number = value.get(name).and_then(Value::as_u64);
-            number.ok_or_else(|| format!("a job without {name}"))
-        };
-        let micros = |name: &str| number(name).map(Duration::from_micros);
         let is = |name: &str| value.get(name).and_then(Value::as_bool).unwrap_or_default();
-        let name = value.get("name").and_then(Value::as_str);
+        let count = |name: &str| Result::Ok(usize::try_from(number_of(value, name)?)?);
         Ok(Self {
-            name: name.ok_or("a job without name")?.to_owned(),
-            names: usize::try_from(number("names")?)?,
-            tasks: usize::try_from(number("tasks")?)?,
-            warm_up: micros("warm_up")?,
-            time: micros("time")?,
-            hold: micros("hold")?,
+            name: text_of(value, "name")?.to_owned(),
+            names: count("names")?,
+            tasks: count("tasks")?,
+            clients: count("clients")?,
+            warm_up: micros_of(value, "warm_up")?,
+            time: micros_of(value, "time")?,
+            hold: micros_of(value, "hold")?,
             whole: is("whole"),
             turns: is("turns"),
-            seed: number("seed")?,
+            seed: number_of(value, "seed")?,
         })
     }
 
@@ -96,6 +93,26 @@ impl Job {
         all.value = all.cycles as f64 / job.time.as_secs_f64();
         Ok(all)
     }
+}
+
+/// A time as it goes to a worker.
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The same on the other side.
+pub(crate) fn micros_of(value: &Value, name: &str) -> Result<Duration> {
+    number_of(value, name).map(Duration::from_micros)
+}
+
+pub(crate) fn number_of(value: &Value, name: &str) -> Result<u64> {
+    let number = value.get(name).and_then(Value::as_u64);
+    Ok(number.ok_or_else(|| format!("a job without {name}"))?)
+}
+
+pub(crate) fn text_of<'a>(value: &'a Value, name: &str) -> Result<&'a str> {
+    let text = value.get(name).and_then(Value::as_str);
+    Ok(text.ok_or_else(|| format!("a job without {name}"))?)
 }
 
 struct Task {
@@ -176,6 +193,7 @@ mod tests {
             name: "sale".into(),
             names: 1,
             tasks: 4,
+            clients: 2,
             warm_up: Duration::from_millis(1),
             time: Duration::from_millis(200),
             hold: Duration::ZERO,

@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 
 use crate::Result;
 
+/// The further numbers that a worker process finds out.
+const OF_A_WORKER: [&str; 3] = ["bytes_each", "own_cpu_us", "release_us"];
+
 /// One round of one subject.
 #[derive(Debug, Clone)]
 pub struct Sample {
@@ -50,7 +53,9 @@ impl Sample {
         let times: Vec<_> = times
             .map(|step| (step.value_iterated_to(), step.count_at_value()))
             .collect();
-        json!({ "value": self.value, "cycles": self.cycles, "times": times, "turns": self.turns })
+        json!({
+            "value": self.value, "cycles": self.cycles, "times": times, "turns": self.turns, "notes": self.notes,
+        })
     }
 
     pub(crate) fn from_json(value: &Value) -> Result<Self> {
@@ -68,6 +73,13 @@ impl Sample {
         }
         for turn in list("turns").unwrap_or_default() {
             sample.turns.push(pair(&turn)?);
+        }
+        for note in list("notes").unwrap_or_default() {
+            let name = note.get(0).and_then(Value::as_str);
+            let known = OF_A_WORKER.into_iter().find(|known| Some(*known) == name);
+            let value = note.get(1).and_then(Value::as_f64);
+            let note = known.zip(value).ok_or("a worker's note is not known")?;
+            sample.notes.push(note);
         }
         sample.cycles = number(value.get("cycles").unwrap_or(&Value::Null))?;
         sample.value = value
@@ -88,12 +100,14 @@ mod tests {
         sample.value = 2.5;
         sample.cycles = 3;
         sample.turns.push((1, 2));
+        sample.notes.push(("own_cpu_us", 12.5));
         for time in [1_000, 2_000, 1_500_000] {
             sample.times.record(time)?;
         }
         let back = Sample::from_json(&sample.to_json())?;
         assert_eq!((back.value, back.cycles), (2.5, 3));
         assert_eq!(back.turns, [(1, 2)]);
+        assert_eq!(back.notes, [("own_cpu_us", 12.5)]);
         assert_eq!(back.times, sample.times);
         Ok(())
     }

@@ -25,6 +25,13 @@ pub enum Scenario {
         /// How many processes.
         processes: usize,
     },
+    /// The same with a client for each task.
+    ProcessClients {
+        /// How many tasks, over all processes.
+        contenders: usize,
+        /// How many processes.
+        processes: usize,
+    },
     /// Tasks of one client take locks of many names, by chance, each of which was used once before. Measured: how often they had one.
     Names {
         /// How many tasks.
@@ -34,12 +41,12 @@ pub enum Scenario {
     },
     /// Two processes alternate. Measured: the time from the release in one to the lock in the other.
     HandOff,
-    /// Many locks are held at once. Measured: the time to take each; noted: what it costs to keep them.
+    /// Many locks are held at once, in a process of their own where the subject can start one. Measured: the time to take each; noted: what it costs to keep them.
     Held {
         /// How many.
         locks: usize,
     },
-    /// Many tasks of one client wait for a lock that is not given back. Noted: what it costs to wait.
+    /// Many tasks of one client wait for a lock that is not given back, in a process of their own as well. Measured: what it costs them to wait.
     Waiters {
         /// How many.
         waiters: usize,
@@ -54,6 +61,7 @@ impl Scenario {
             Self::Sale { .. } => "sale",
             Self::Clients { .. } => "clients",
             Self::Processes { .. } => "processes",
+            Self::ProcessClients { .. } => "process-clients",
             Self::Names { .. } => "names",
             Self::HandOff => "hand-off",
             Self::Held { .. } => "held",
@@ -68,7 +76,8 @@ impl Scenario {
             Self::HandOff => 2,
             Self::Sale { contenders }
             | Self::Clients { contenders }
-            | Self::Processes { contenders, .. } => contenders,
+            | Self::Processes { contenders, .. }
+            | Self::ProcessClients { contenders, .. } => contenders,
             Self::Names { names, .. } => names,
             Self::Held { locks } => locks,
             Self::Waiters { waiters } => waiters,
@@ -87,7 +96,15 @@ impl Scenario {
 
     /// Whether it needs other processes.
     pub fn is_over_processes(self) -> bool {
-        matches!(self, Self::Processes { .. } | Self::HandOff)
+        matches!(
+            self,
+            Self::Processes { .. } | Self::ProcessClients { .. } | Self::HandOff
+        )
+    }
+
+    /// Whether nothing goes round in it: something is kept, and watched.
+    pub fn is_kept(self) -> bool {
+        matches!(self, Self::Held { .. } | Self::Waiters { .. })
     }
 }
 
@@ -111,7 +128,18 @@ impl fmt::Display for Scenario {
                 "one lock, {} in {processes} processes",
                 tasks(contenders)
             ),
-            Self::Names { tasks, names } => write!(f, "{tasks} tasks on {names} locks"),
+            Self::ProcessClients {
+                contenders,
+                processes,
+            } => write!(
+                f,
+                "one lock, {} in {processes} processes, a client each",
+                tasks(contenders)
+            ),
+            Self::Names {
+                tasks: count,
+                names,
+            } => write!(f, "{} on {names} locks", tasks(count)),
             Self::HandOff => write!(f, "hand-off to another process"),
             Self::Held { locks } => write!(f, "{locks} locks held at once"),
             Self::Waiters { waiters } => write!(f, "{waiters} tasks wait"),

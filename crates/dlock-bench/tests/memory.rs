@@ -19,6 +19,7 @@ async fn every_scenario_of_one_process_has_a_figure() {
         .rounds(2)
         .round(Duration::from_millis(100))
         .warm_up(Duration::from_millis(5))
+        .watch(Duration::from_millis(100))
         .tell(move |_| {
             count.fetch_add(1, Ordering::Relaxed);
         });
@@ -28,6 +29,10 @@ async fn every_scenario_of_one_process_has_a_figure() {
         Scenario::Sale { contenders: 8 },
         Scenario::Names {
             tasks: 4,
+            names: 10,
+        },
+        Scenario::Names {
+            tasks: 1,
             names: 10,
         },
         Scenario::Held { locks: 100 },

@@ -60,6 +60,9 @@ pub(crate) struct BenchArgs {
     /// How long nothing is counted before
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = time)]
     warm_up: Duration,
+    /// How long locks that are held, and tasks that wait, are watched in each round: in a third of the lease each lock is renewed once
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    watch: Duration,
     /// Where chance begins
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -75,6 +78,8 @@ enum Kind {
     Clients,
     /// The same, with the tasks in three processes
     Processes,
+    /// The same, with a client for each
+    ProcessClients,
     /// 64 tasks on many locks
     Names,
     /// From the release in one process to the lock in another
@@ -89,7 +94,14 @@ impl Kind {
     fn scenarios(self, args: &BenchArgs) -> Vec<Scenario> {
         let of = |sizes: &[u32], make: &dyn Fn(usize) -> Scenario| {
             let sizes = sizes.iter().filter(|&&size| size > 0);
-            sizes.map(|&size| make(size as usize)).collect()
+            sizes.map(|&size| make(size as usize)).collect::<Vec<_>>()
+        };
+        let over_processes = |make: &dyn Fn(usize) -> Scenario| {
+            // Each process has a task at least.
+            let sizes: Vec<u32> = args.contenders.iter().map(|&size| size.max(3)).collect();
+            let mut all = of(&sizes, make);
+            all.dedup();
+            all
         };
         match self {
             Self::Cycle => vec![Scenario::Cycle],
@@ -100,16 +112,14 @@ impl Kind {
             Self::Clients => of(&args.contenders, &|contenders| Scenario::Clients {
                 contenders,
             }),
-            Self::Processes => {
-                // Each process has a task at least.
-                let sizes: Vec<u32> = args.contenders.iter().map(|&size| size.max(3)).collect();
-                let mut all = of(&sizes, &|contenders| Scenario::Processes {
-                    contenders,
-                    processes: PROCESSES,
-                });
-                all.dedup();
-                all
-            }
+            Self::Processes => over_processes(&|contenders| Scenario::Processes {
+                contenders,
+                processes: PROCESSES,
+            }),
+            Self::ProcessClients => over_processes(&|contenders| Scenario::ProcessClients {
+                contenders,
+                processes: PROCESSES,
+            }),
             Self::Names => of(&args.names, &|names| Scenario::Names {
                 tasks: TASKS,
                 names,
@@ -142,6 +152,7 @@ pub(crate) async fn run(store: &Store, args: &BenchArgs) -> ExitResult {
         .rounds(args.rounds.into())
         .round(args.time)
         .warm_up(args.warm_up)
+        .watch(args.watch)
         .seed(args.seed)
         .tell(move |what| {
             told.set_message(what.to_owned());
@@ -163,6 +174,7 @@ pub(crate) async fn run(store: &Store, args: &BenchArgs) -> ExitResult {
             "rounds": args.rounds,
             "round_ms": args.time.as_millis() as u64,
             "warm_up_ms": args.warm_up.as_millis() as u64,
+            "watch_ms": args.watch.as_millis() as u64,
             "figures": figures.iter().map(Figure::to_json).collect::<Vec<_>>(),
             "left_out": left_out.collect::<Vec<_>>(),
         }))?;
@@ -228,10 +240,17 @@ fn table(figures: &[Figure]) -> Table {
             let name = name.replace('_', " ");
             format!("{name} {}", number(*value))
         });
+        let (middle, spread) = match figure.is_empty() {
+            true => ("none".to_owned(), "-".to_owned()),
+            false => (
+                number(middle),
+                format!("{} to {}", number(least), number(most)),
+            ),
+        };
         table.add_row([
             figure.scenario.to_string(),
-            number(middle),
-            format!("{} to {}", number(least), number(most)),
+            middle,
+            spread,
             figure.scenario.unit().to_owned(),
             at(0.5),
             at(0.99),

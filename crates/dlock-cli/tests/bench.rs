@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use common::World;
 use serde_json::Value;
 
-const SHORT: [&str; 14] = [
+const SHORT: [&str; 16] = [
     "bench",
     "--rounds",
     "2",
@@ -20,6 +20,8 @@ const SHORT: [&str; 14] = [
     "100ms",
     "--warm-up",
     "2ms",
+    "--watch",
+    "100ms",
     "--contenders",
     "1,4",
     "--held",
@@ -66,6 +68,7 @@ fn files_are_measured_in_every_way() {
         "sale",
         "clients",
         "processes",
+        "process-clients",
         "names",
         "hand-off",
         "held",
@@ -74,7 +77,14 @@ fn files_are_measured_in_every_way() {
     assert_eq!(kinds(&report), BTreeSet::from(all));
     assert_eq!(report["left_out"].as_array().unwrap().len(), 0);
     assert!(report["backend"].as_str().unwrap().starts_with("file:"));
-    for key in ["seed", "version", "rounds", "round_ms", "warm_up_ms"] {
+    for key in [
+        "seed",
+        "version",
+        "rounds",
+        "round_ms",
+        "warm_up_ms",
+        "watch_ms",
+    ] {
         assert!(!report[key].is_null(), "{key}: {report}");
     }
 }

@@ -10,19 +10,84 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use integration_tests::EtcdServer;
+use saphyr::{LoadableYamlNode, Yaml};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 const MANIFEST: &str = include_str!("../examples/kubernetes/deployment.yaml");
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The value that the manifest gives to a variable.
-fn value_of(variable: &str) -> &'static str {
-    let (_, rest) = MANIFEST
-        .split_once(&format!("- name: {variable}\n"))
-        .expect(variable);
-    let line = rest.lines().next().expect("a value").trim();
-    line.trim_start_matches("value: ").trim_matches('"')
+type Node = Yaml<'static>;
+
+/// What stands at this place of a manifest: names of fields, and numbers of places in a list, with dots between.
+fn at<'a>(manifest: &'a Node, path: &str) -> &'a Node {
+    path.split('.').fold(manifest, |node, step| {
+        let next = match step.parse() {
+            Ok(place) => node.as_sequence_get(place),
+            Err(_) => node.as_mapping_get(step),
+        };
+        next.unwrap_or_else(|| panic!("no {step} of {path}"))
+    })
+}
+
+fn text<'a>(manifest: &'a Node, path: &str) -> &'a str {
+    at(manifest, path).as_str().expect(path)
+}
+
+fn number(manifest: &Node, path: &str) -> i64 {
+    at(manifest, path).as_integer().expect(path)
+}
+
+/// The deployment, and how many of its pods may be away.
+fn manifests() -> [Node; 2] {
+    let all = Node::load_from_str(MANIFEST).expect("YAML");
+    all.try_into().expect("two manifests")
+}
+
+/// What the manifest says of a variable of the only container.
+fn variable<'a>(deployment: &'a Node, name: &str) -> &'a Node {
+    let all = at(deployment, "spec.template.spec.containers.0.env");
+    let mut all = all.as_sequence().expect("a list").iter();
+    all.find(|variable| text(variable, "name") == name)
+        .expect(name)
+}
+
+#[test]
+fn the_manifest_says_what_the_program_rests_on() {
+    let [deployment, budget] = manifests();
+    let kind = |manifest| (text(manifest, "apiVersion"), text(manifest, "kind"));
+    assert_eq!(kind(&deployment), ("apps/v1", "Deployment"));
+    assert_eq!(kind(&budget), ("policy/v1", "PodDisruptionBudget"));
+
+    // All three mean the same pods.
+    let labels = at(&deployment, "spec.template.metadata.labels");
+    assert_eq!(text(labels, "app"), "reports");
+    assert_eq!(at(&deployment, "spec.selector.matchLabels"), labels);
+    assert_eq!(at(&budget, "spec.selector.matchLabels"), labels);
+
+    // A new one stands in the queue before an old one goes, and a node can be emptied.
+    let update = at(&deployment, "spec.strategy.rollingUpdate");
+    assert_eq!(
+        (number(update, "maxSurge"), number(update, "maxUnavailable")),
+        (1, 0)
+    );
+    assert!(number(&budget, "spec.minAvailable") < number(&deployment, "spec.replicas"));
+
+    let pod = at(&deployment, "spec.template.spec");
+    let containers = at(pod, "containers").as_sequence().expect("a list");
+    assert_eq!(containers.len(), 1);
+    let resources = at(pod, "containers.0.resources");
+    // A leader that is throttled for longer than its session is a leader no more.
+    assert!(resources.as_mapping_get("limits").is_none());
+
+    let name = variable(&deployment, "POD_NAME");
+    assert_eq!(text(name, "valueFrom.fieldRef.fieldPath"), "metadata.name");
+
+    // There is time to give the place away after the longest that a pod may not know that it has lost it.
+    let url = text(variable(&deployment, "DLOCK_URL"), "value");
+    let (_, session) = url.split_once("?session=").expect("a session");
+    let session: i64 = session.trim_end_matches('s').parse().expect("seconds");
+    assert!(number(pod, "terminationGracePeriodSeconds") > session);
 }
 
 struct Pod {
@@ -75,7 +140,8 @@ fn token(line: &str) -> u64 {
 #[tokio::test]
 async fn a_pod_that_is_told_to_end_gives_its_place_to_the_next() {
     let server = EtcdServer::start().await.expect("etcd");
-    let url = value_of("DLOCK_URL");
+    let [deployment, _] = manifests();
+    let url = text(variable(&deployment, "DLOCK_URL"), "value");
     assert!(url.starts_with("etcd://"), "{url}");
     let parameters = url.split_once('?').map_or("", |(_, rest)| rest);
     let url = format!("{}?{parameters}", server.url());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use dlock_bench::{Client, Dlock, Result, Scenario, Subject};
-use dlocks::Settings;
+use dlocks::{Order, Settings};
 
 use crate::bell::ByBell;
 use crate::{raw_etcd, raw_mysql, raw_postgres, raw_redis, raw_zk};
@@ -150,10 +150,14 @@ impl Baseline {
     pub(crate) fn fits(&self, scenario: Scenario) -> bool {
         let is_lock = matches!(
             scenario,
-            Scenario::Cycle | Scenario::Clients { .. } | Scenario::HandOff
+            Scenario::Cycle
+                | Scenario::Clients { .. }
+                | Scenario::ProcessClients { .. }
+                | Scenario::HandOff
         );
-        // Of few names many tasks want the same.
-        let is_crowd = matches!(scenario, Scenario::Names { tasks, names } if names > tasks);
+        // Of few names many tasks want the same; one task alone is there for the growth with the names.
+        let is_crowd =
+            matches!(scenario, Scenario::Names { tasks, names } if names > tasks && tasks > 1);
         match self.known.does {
             Does::Requests => scenario == Scenario::Cycle || is_crowd,
             Does::Locks => is_lock,
@@ -174,6 +178,13 @@ pub(crate) fn asked(dlock: Dlock) -> Dlock {
     dlock
         .named("dlock, each turn asked of the store")
         .settings(Settings::new().local_turns(1))
+}
+
+/// Every task has its own place in the store's queue.
+pub(crate) fn strict(dlock: Dlock) -> Dlock {
+    dlock
+        .named("dlock, a place in the store's queue each")
+        .settings(Settings::new().order(Order::Strict))
 }
 
 #[async_trait]
@@ -220,6 +231,7 @@ pub(crate) async fn work(words: &[String]) -> Result<()> {
     match name.as_str() {
         "dlock" => return dlock_bench::serve(&Dlock::in_worker()?).await,
         "asked" => return dlock_bench::serve(&asked(Dlock::in_worker()?)).await,
+        "strict" => return dlock_bench::serve(&strict(Dlock::in_worker()?)).await,
         _ => {}
     }
     let url = rest.first().ok_or("a worker without a URL")?.clone();

@@ -1,6 +1,6 @@
 //! What locks cost on every store, beside raw commands and other libraries in the same run; writes docs/benchmarks.md and its plots.
 //!
-//! `ci/bench` runs it: `bench [--store redis,mysql-session] [--only cycle,names] [--rounds N] [--time SECONDS] [--full] [--part NAME] [--write]`
+//! `ci/bench` runs it: `bench [--store redis,mysql-session] [--only cycle,names] [--rounds N] [--time SECONDS] [--watch SECONDS] [--full] [--part NAME] [--write]`
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -21,18 +21,18 @@ mod raw_mysql;
 mod raw_postgres;
 mod raw_redis;
 mod raw_zk;
+mod sections;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use dlock_bench::{Bench, Counters, Dlock, Figure, Meter, Result, Scenario, Subject};
-use dlocks::{Order, Settings};
 use integration_tests::{
     EtcdServer, Flavor, Folder, Postgres, PostgresServer, RedisServer, ZooKeeperServer,
 };
 
-use crate::baselines::{WORKER, asked, baselines};
+use crate::baselines::{WORKER, asked, baselines, strict};
 
 /// All, in the order of the page. What stands behind a dash is a mode.
 const STORES: [&str; 12] = [
@@ -56,6 +56,12 @@ const NODES: usize = 5;
 const PROCESSES: usize = 3;
 const TASKS: usize = 64;
 
+/// Tasks over three processes, eight in each.
+const CREW: usize = 24;
+
+/// What is kept is watched for much longer than a round, and is in one round what it is in the next.
+const KEPT_ROUNDS: usize = 1;
+
 #[tokio::main]
 async fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -67,10 +73,12 @@ async fn main() -> Result<()> {
     for store in &plan.stores {
         stores.push(measure(&plan, store).await?);
     }
-    let page = page::Page::new(&words, stores);
-    match plan.write {
+    let page = page::Page::new(&words, stores, plan.is_whole());
+    // The first part of the page would lose what was not measured of a store.
+    let is_partial = !plan.only.is_empty() && plan.part.is_none();
+    match plan.write && !is_partial {
         true => page.write(plan.part.as_deref())?,
-        false => println!("{}", page.text(false)),
+        false => println!("{}", page.text()),
     }
     Ok(())
 }
@@ -82,7 +90,9 @@ struct Plan {
     only: Vec<String>,
     rounds: usize,
     time: Duration,
-    /// Also the sizes that take minutes: 100,000 locks, 10,000 waiters.
+    /// How long is watched what is kept.
+    watch: Duration,
+    /// Also the sizes that take minutes: 100,000 locks, 10,000 waiters, 10,000 names.
     full: bool,
     write: bool,
     /// The part of the page that is written; the first one if none is named.
@@ -96,6 +106,8 @@ impl Plan {
             only: Vec::new(),
             rounds: 5,
             time: Duration::from_secs(1),
+            // A renewal interval of the default lease, in which each lock is renewed once.
+            watch: Duration::from_secs(10),
             full: false,
             write: false,
             part: None,
@@ -108,6 +120,7 @@ impl Plan {
                 "--only" => plan.only = value()?.split(',').map(str::to_owned).collect(),
                 "--rounds" => plan.rounds = value()?.parse()?,
                 "--time" => plan.time = Duration::from_secs_f64(value()?.parse()?),
+                "--watch" => plan.watch = Duration::from_secs_f64(value()?.parse()?),
                 "--full" => plan.full = true,
                 "--write" => plan.write = true,
                 "--part" => plan.part = Some(value()?.clone()),
@@ -117,8 +130,18 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Whether all is measured that plots show.
+    fn is_whole(&self) -> bool {
+        let mut plotted = STORES.iter().filter(|store| !store.contains('-'));
+        self.only.is_empty() && plotted.all(|store| self.stores.iter().any(|of| of == store))
+    }
+
     fn bench(&self) -> Bench {
-        Bench::new().rounds(self.rounds).round(self.time).seed(42)
+        Bench::new()
+            .rounds(self.rounds)
+            .round(self.time)
+            .watch(self.watch)
+            .seed(42)
     }
 }
 
@@ -126,6 +149,8 @@ impl Plan {
 struct Measured {
     store: String,
     figures: Vec<Figure>,
+    /// Of the machine, when it was done.
+    load: String,
 }
 
 /// A server, or a folder, for as long as it is measured.
@@ -232,9 +257,8 @@ async fn measure(plan: &Plan, store: &str) -> Result<Measured> {
     let dlock = Dlock::new(&started.url).started_by(program, &[WORKER, "dlock"]);
     let program = std::env::current_exe()?;
     let asked = asked(Dlock::new(&started.url).started_by(program, &[WORKER, "asked"]));
-    let strict = Dlock::new(&started.url)
-        .named("dlock, a place in the store's queue each")
-        .settings(Settings::new().order(Order::Strict));
+    let program = std::env::current_exe()?;
+    let strict = strict(Dlock::new(&started.url).started_by(program, &[WORKER, "strict"]));
     let others = baselines(store, &started.url);
     let mut bench = plan.bench();
     if let Some(meter) = &started.meter {
@@ -253,11 +277,16 @@ async fn measure(plan: &Plan, store: &str) -> Result<Measured> {
         }
         let fit = others.iter().filter(|other| other.fits(scenario));
         subjects.extend(fit.map(|other| other as &dyn Subject));
+        let bench = match scenario.is_kept() {
+            true => bench.clone().rounds(KEPT_ROUNDS),
+            false => bench.clone(),
+        };
         figures.extend(bench.run(scenario, &subjects).await?);
     }
     Ok(Measured {
         store: store.to_owned(),
         figures,
+        load: page::load(),
     })
 }
 
@@ -288,16 +317,31 @@ fn all_scenarios(plan: &Plan, store: &str) -> Vec<Scenario> {
     let several = sizes.into_iter().filter(|&size| size > 1 && size < 200);
     all.extend(several.map(|contenders| Scenario::Clients { contenders }));
     if store != "memory" {
-        all.extend([3, 8, 50, 200].map(|contenders| Scenario::Processes {
+        all.extend([3, 8, CREW, 50, 200].map(|contenders| Scenario::Processes {
             contenders,
             processes: PROCESSES,
         }));
+        all.push(Scenario::ProcessClients {
+            contenders: CREW,
+            processes: PROCESSES,
+        });
         all.push(Scenario::HandOff);
     }
     all.extend([10, 1_000].map(|names| Scenario::Names {
         tasks: TASKS,
         names,
     }));
+    // The growth with the names alone: one task, nobody else there.
+    let names: &[usize] = if plan.full {
+        &[10, 100, 1_000, 10_000]
+    } else {
+        &[10, 100, 1_000]
+    };
+    all.extend(
+        names
+            .iter()
+            .map(|&names| Scenario::Names { tasks: 1, names }),
+    );
     let held: &[usize] = if plan.full {
         &[1_000, 10_000, 100_000]
     } else {
@@ -305,9 +349,9 @@ fn all_scenarios(plan: &Plan, store: &str) -> Vec<Scenario> {
     };
     all.extend(held.iter().map(|&locks| Scenario::Held { locks }));
     let waiters: &[usize] = if plan.full {
-        &[1_000, 10_000]
+        &[64, 1_000, 10_000]
     } else {
-        &[1_000]
+        &[64, 1_000]
     };
     all.extend(waiters.iter().map(|&waiters| Scenario::Waiters { waiters }));
     all

@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 const WRITE: &str = "DLOCK_WRITE_COSTS";
 
 const HEADER: &str = "\
-# What is asked of each server, counted by the server; allocations for the memory backend. ci/costs counts, ci/costs --write renews this file.
+# What is asked of each server, counted by the server; allocations for the memory backend; tasks that are spawned. ci/costs counts, ci/costs --write renews this file.
 #
 # cycle    commands for one lock and release, nobody else there
 # turn     commands for one turn of eight clients that want the same lock; - where waiters ask again, as often as time allows
 # renewal  commands to renew fifty locks of one client once
+#
+# Of a store's :tasks it is tasks that count and not commands: what the client spawns, its library for the store included.
 #
 ";
 
@@ -30,7 +32,7 @@ impl Row {
     fn to_line(&self) -> String {
         let cell = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.1}"));
         format!(
-            "{:<20}{:>10}{:>10}{:>10}",
+            "{:<24}{:>10}{:>10}{:>10}",
             self.name,
             cell(Some(self.cycle)),
             cell(self.turn),
@@ -128,7 +130,7 @@ fn write(counted: Vec<Row>) {
     let mut text = HEADER.to_owned();
     let _ = writeln!(
         text,
-        "#{:<19}{:>10}{:>10}{:>10}",
+        "#{:<23}{:>10}{:>10}{:>10}",
         " store", "cycle", "turn", "renewal"
     );
     for row in all {
