@@ -4,13 +4,15 @@
 //! cargo run --release -p integration-tests --all-features --example crowd_zk -- 10000 4 mutex
 //! ```
 //!
-//! Arguments: waiters, clients, and `mutex`, `permits`, or `many` for a lock of its own for each waiter.
+//! Arguments: waiters, clients, and `mutex`, `permits`, or `many` for a lock of its own for each waiter. It ends with an error if the server or the clients use more
+//! than a tenth of a core while nothing happens, if a place or a hold was lost, or if a wait failed.
 #![allow(
     clippy::expect_used,
     clippy::print_stdout,
     reason = "a program for people, which ends where its expectation breaks"
 )]
 
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +22,12 @@ use integration_tests::{FaultProxy, ZooKeeper, ZooKeeperServer};
 
 /// How long the crowd is looked at.
 const WINDOW: Duration = Duration::from_secs(30);
+
+/// How long anything may take.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// The largest share of a core, in percent, that a crowd may cost that only waits.
+const MOST: f64 = 10.0;
 
 /// How many are served in the end.
 const SERVED: usize = 200;
@@ -54,13 +62,14 @@ async fn count(server: &ZooKeeperServer, word: &str) -> usize {
 async fn until(what: &str, server: &ZooKeeperServer, word: &str, expected: usize) {
     let started = Instant::now();
     while count(server, word).await < expected {
+        assert!(started.elapsed() < LIMIT, "not yet: {what}");
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     println!("{what} after {:?}", started.elapsed());
 }
 
 #[tokio::main]
-async fn main() {
+async fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let waiters: usize = words.next().map_or(1000, |n| n.parse().expect("a number"));
     let clients: usize = words.next().map_or(4, |n| n.parse().expect("a number"));
@@ -76,10 +85,11 @@ async fn main() {
     let holder = client(server.addr()).await;
     let mut guards = Vec::new();
     for index in 0..if kind == "many" { waiters } else { 1 } {
-        guards.push(match kind.as_str() {
+        let guard = match kind.as_str() {
             "permits" => holder.semaphore("a", 1).expect("a name").acquire().await,
             _ => holder.mutex(name(index)).expect("a name").lock().await,
-        });
+        };
+        guards.push(guard.expect("the lock"));
     }
     let mut crowd = Vec::new();
     for _ in 0..clients {
@@ -94,8 +104,7 @@ async fn main() {
                 true => locks.semaphore(name, 1).expect("a name").acquire().await,
                 false => locks.mutex(name).expect("a name").lock().await,
             };
-            drop(guard.expect("the lock"));
-            let _ = served.send(());
+            let _ = served.send(guard.map(drop));
         });
     }
     let places = waiters + guards.len();
@@ -105,13 +114,12 @@ async fn main() {
     tokio::time::sleep(WINDOW).await;
     let share =
         |now: Duration, then: Duration| (now - then).as_secs_f64() / WINDOW.as_secs_f64() * 100.0;
+    let at_server = share(used(server.pid()), before.0);
+    let at_clients = share(used(std::process::id()), before.1);
     println!(
-        "server {:.1} %, clients {:.1} % of a core; {} renewals, {} failed; lost: {}",
-        share(used(server.pid()), before.0),
-        share(used(std::process::id()), before.1),
+        "server {at_server:.1} %, clients {at_clients:.1} % of a core; {} renewals, {} failed",
         holder.stats().renewals,
         holder.stats().renewals_failed,
-        holder.stats().losses.total(),
     );
     proxy.reset_all().await;
     until(
@@ -121,13 +129,26 @@ async fn main() {
         2 * waiters - 1,
     )
     .await;
-    let failed: u64 = crowd.iter().map(|locks| locks.stats().failed).sum();
     let there = count(&server, "zk_ephemerals_count").await;
-    println!("places: {there} of {places}; waiters that failed: {failed}");
+    println!("places after a reset of all connections: {there} of {places}");
+    let held = guards.iter().filter(|guard| guard.is_held()).count();
+    let all_held = held == guards.len();
     let started = Instant::now();
     drop(guards);
-    for _ in 0..SERVED.min(waiters) {
-        order.recv().await;
+    let mut served = 0;
+    while served < SERVED.min(waiters) {
+        match order.recv().await.expect("one for each waiter") {
+            Ok(()) => served += 1,
+            Err(error) => println!("{error}"),
+        }
     }
-    println!("{SERVED} were served in {:?}", started.elapsed());
+    println!("{served} were served in {:?}", started.elapsed());
+    let failed: u64 = crowd.iter().map(|locks| locks.stats().failed).sum();
+    let lost = holder.stats().losses.total();
+    println!("waits that failed: {failed}; holds that were lost: {lost}");
+    let is_cheap = at_server <= MOST && at_clients <= MOST;
+    match is_cheap && failed == 0 && lost == 0 && all_held && there == places {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
 }

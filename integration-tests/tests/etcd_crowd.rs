@@ -11,7 +11,7 @@ mod etcd_support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dlock_core::{Locks, Released, Settings};
 use etcd_client::{PutOptions, Txn, TxnOp};
@@ -108,14 +108,15 @@ async fn crowd_of_one_client_costs_a_request_each_and_is_served_in_order() {
     .await;
 }
 
-/// A look makes sure of two keys, and one trip does it for many waiters.
+/// A look makes sure of two keys, and one trip does it for many waiters, without the rest of the queue.
 #[tokio::test]
-async fn idle_waiters_cost_few_requests() {
+async fn idle_waiters_cost_few_requests_and_bytes() {
     const WAITERS: usize = 300;
     let server = EtcdServer::start().await.expect("a server");
-    let url = url([server.addr()], "session=6s&answer_timeout=10s");
-    let holder = client(&url).await;
-    let crowd = strict_client(&url).await;
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let settings = "session=6s&answer_timeout=10s";
+    let holder = client(&url([server.addr()], settings)).await;
+    let crowd = strict_client(&url([proxy.addr()], settings)).await;
     let guard = lock(&holder, "a").await;
     let waits: Vec<_> = (0..WAITERS).map(|_| waiter(&crowd, "a")).collect();
     waiting(&holder, "a", WAITERS).await;
@@ -125,12 +126,21 @@ async fn idle_waiters_cost_few_requests() {
         let label = "grpc_method=\"Txn\"";
         metric_with(server.addr(), "grpc_server_started_total", label).await
     };
-    let before = asked().await;
+    let (before, read) = (asked().await, proxy.bytes());
+    let started = Instant::now();
     // Two clients, so this is at least two thirds of a session.
     thirds(&server, 4.0).await;
     let asked = asked().await - before;
-    println!("{asked} requests for {WAITERS} waiters in two thirds of a session");
+    let now = proxy.bytes();
+    // On a busy machine it is more than two: looks go by the clock.
+    let passed = started.elapsed().as_secs_f64() / 2.0;
+    let read = (now.to_client - read.to_client) as f64 / WAITERS as f64 / passed;
+    println!(
+        "{asked} requests in two thirds of a session, and {read:.0} bytes for each of {WAITERS} waiters in one"
+    );
     assert!(asked < WAITERS as f64 / 3.0, "{asked} requests");
+    // The queue has some 70 bytes for each waiter, so to read it once for all who share a look, with all other looks as they are, takes 140 or more.
+    assert!(read < 250.0, "each has read {read:.0} bytes");
     let watchers = watchers(&server).await;
     assert!(watchers < FEW, "{watchers} watches");
     assert!(guard.is_held());

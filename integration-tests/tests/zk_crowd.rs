@@ -8,9 +8,11 @@
 
 mod zk_support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use dlock_core::{Order, Released, Settings};
+use dlock_core::backend::{Backend, Request};
+use dlock_core::{Mode, Name, Order, Released, Settings, SystemClock};
 use integration_tests::{Direction, FaultProxy, until};
 use tokio::time::timeout;
 use zk_support::*;
@@ -110,4 +112,39 @@ async fn crowd_that_nobody_answers_is_told_so() {
         assert!(error.is_retryable(), "{error}");
     }
     proxy.resume();
+}
+
+/// Those who wait to be let in hear that others are answered: then the server is slow, and not silent. The backend is asked directly, because who asks through
+/// the whole library would come again after an error.
+#[tokio::test]
+async fn slow_answers_to_others_are_no_silence_to_those_who_wait_to_be_let_in() {
+    const CROWD: usize = 6 * AT_ONCE as usize;
+    let server = server().await;
+    let proxy = FaultProxy::start(server.addr()).await.expect("a proxy");
+    let holder = client(&(server.url() + "?session=60s")).await;
+    let guard = lock(&holder, "a").await;
+    let crowd = backend(&format!("zk://{}?session=60s", proxy.addr())).await;
+    let before = count(&server, "zk_ephemerals_count").await;
+    // The last wait for five answers to others, one after the other: longer than anybody bears with silence.
+    proxy.delay(Direction::ToClient, Duration::from_secs(1));
+    let mut waits = Vec::new();
+    for _ in 0..CROWD {
+        let name = Name::new("a").expect("a name");
+        let request = Request::new(name, Mode::Exclusive, Arc::new(SystemClock))
+            .with_trip_timeout(Duration::from_secs(3));
+        let crowd = crowd.clone();
+        waits.push(tokio::spawn(async move { crowd.acquire(&request).await }));
+    }
+    until("all stand in the queue", 2 * SOON, || async {
+        let given_up = waits.iter().filter(|wait| wait.is_finished()).count();
+        assert_eq!(given_up, 0, "who waited was told that the server is silent");
+        match count(&server, "zk_ephemerals_count").await - before {
+            n if n as usize == CROWD => Ok(()),
+            n => Err(integration_tests::Error::answer("places", n.to_string())),
+        }
+    })
+    .await
+    .expect("nobody is given up");
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+    drop(guard);
 }

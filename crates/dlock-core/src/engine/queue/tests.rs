@@ -256,3 +256,54 @@ fn a_store_that_says_busy_is_heard_along_the_line() {
     first.busy(at(2));
     assert!(waiter.is_contended(at(2), TRIP));
 }
+
+#[tokio::test]
+async fn turns_count_anew_when_others_have_had_their_chance() {
+    let queue = Arc::new(Queue::<Entry>::default());
+    let first = enter(&queue, Company::Alone).expect("the first");
+    let mut second = enter(&queue, Company::Alone).expect_err("a waiter");
+    let mut third = enter(&queue, Company::Alone).expect_err("a waiter");
+    drop(first);
+    let second = turn(second.turn().await);
+    assert_eq!(second.passed(), 1);
+    second.counts_anew();
+    drop(second);
+    assert_eq!(turn(third.turn().await).passed(), 1, "not the second one");
+}
+
+/// A hold of which nothing matters here but the guard.
+#[derive(Debug)]
+struct Plain(Arc<ResolvedSettings>);
+
+impl Hold for Plain {
+    type Guard = &'static str;
+
+    fn settings(&self) -> &Arc<ResolvedSettings> {
+        &self.0
+    }
+
+    fn is_held(&self, _: Moment) -> bool {
+        true
+    }
+
+    fn others_came(&self) {}
+}
+
+#[test]
+fn an_heir_that_has_gone_away_gives_the_guard_back() {
+    let capabilities = crate::Capabilities::new("test");
+    let settings = crate::Settings::new().check(&capabilities);
+    let inherits = Inherits {
+        settings: Arc::new(settings.expect("good settings")),
+        owner: None,
+        span: None,
+    };
+    let place = || Place::<Plain>::new(Company::Alone, PATIENCE, Some(inherits.clone()));
+    let (gone, told) = place();
+    let heir = gone.inherits().expect("it can use a hold");
+    drop(told);
+    assert_eq!(heir.take("the guard"), Err("the guard"));
+    let (stays, _told) = place();
+    let heir = stays.inherits().expect("it can use a hold");
+    assert_eq!(heir.take("the guard"), Ok(()));
+}
